@@ -36,7 +36,7 @@ from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
-from .run.run_dir import RunDirectory
+from .run.run_dir import RunDirectory, resume_command
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
 from .train.control.run_end import accepted_since, end_run
@@ -84,7 +84,11 @@ def main(arguments: list[str] | None = None) -> int:
         "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"
     )
     parser.add_argument(
-        "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
+        "--accept-changed",
+        type=parse_accepted,
+        default=frozenset(),
+        metavar="KINDS",
+        help="kinds of content, such as data, that may differ from those of the checkpoint",
     )
     options = parser.parse_args(arguments)
     signals = StopSignals()
@@ -96,13 +100,14 @@ def main(arguments: list[str] | None = None) -> int:
         setup_rank_log(run.logs, rank)
         journal_writer = JournalWriter(run, launch_hub) if rank == 0 else None
     except JournalLocked as error:
-        print(f"fttui engine: {error}; attach to it instead", file=sys.stderr)  # noqa: T201 -- the journal belongs to the other process
+        watch = f"watch the run with: fttui attach {run.id}"
+        print(f"fttui engine: {error}; {watch}", file=sys.stderr)  # noqa: T201 -- the journal belongs to the other process
         return TrainingFailed.exit_code
     except UnsafeRunFolder as error:
         print(f"fttui engine: {error}", file=sys.stderr)  # noqa: T201 -- there is no log to write it to
         return error.exit_code
     except OSError as error:
-        print(f"fttui engine: the journal of {run.path} cannot be opened: {error}", file=sys.stderr)  # noqa: T201 -- there is no journal to write it to
+        print(f"fttui engine: the run folder {run.path} cannot be used: {error}", file=sys.stderr)  # noqa: T201 -- there is no journal to write it to
         return TrainingFailed.exit_code
     lr_range = None
     if options.lr_find:
@@ -174,7 +179,11 @@ def _history(
 
 
 def _checkpoint(run: RunDirectory, asked: str | None, attempt: LaunchAttempt) -> str | None:
-    """Return the checkpoint to resume from; after a crash the last one, if there is any."""
+    """Return the checkpoint to resume from, by name or as `last`; None to start from the beginning.
+
+    It is `last` if torchrun started the ranks again after a crash and there is a checkpoint, else
+    the one that the command line names.
+    """
     return "last" if attempt.repeated and CheckpointStore(run).all() else asked
 
 
@@ -185,7 +194,10 @@ def _end(
     ended: RunEnded,
     unanswered: UnansweredCommands,
 ) -> RunEnded:
-    """End the run, or only this engine if torchrun will restart it; return the end recorded."""
+    """End the run, or only this engine if torchrun will restart it; return how it ended.
+
+    The end differs from `ended` if the last events could not be written.
+    """
 
     def conclude(ended: RunEnded) -> None:
         if not _restarts(ended, start.attempt):
@@ -193,7 +205,7 @@ def _end(
             unanswered.conclude(entries, f"the run ended ({ended.state.value})")
 
     def record(ended: RunEnded) -> None:
-        _record_end(event_log, ended, start.attempt)
+        _record_end(start.run, event_log, ended, start.attempt)
 
     return end_run(start.run, journal_writer, ended, record, conclude)
 
@@ -203,7 +215,9 @@ def _restarts(ended: RunEnded, attempt: LaunchAttempt) -> bool:
     return ended.exit_code == TrainingFailed.exit_code and attempt.may_repeat
 
 
-def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) -> None:
+def _record_end(
+    run: RunDirectory, event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt
+) -> None:
     """Record the last event of the run, or only an error if torchrun will restart the ranks."""
     crashed = ended.exit_code == TrainingFailed.exit_code
     if _restarts(ended, attempt):
@@ -211,7 +225,7 @@ def _record_end(event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt) ->
         event_log.log("error", f"{ended.error}; {count} from the last checkpoint")
         return
     if crashed and ended.checkpoint:
-        next_step = f"resume from {ended.checkpoint} with: fttui run --resume"
+        next_step = f"resume from {ended.checkpoint} with: {resume_command(run.id)}"
         ended = msgspec.structs.replace(ended, error=f"{ended.error}; {next_step}")
     event_log.record(ended)
 
@@ -222,7 +236,7 @@ def _guarded(
     signals: StopSignals,
     unanswered: UnansweredCommands,
 ) -> tuple[RunEnded, bool]:
-    """Train; any error becomes the last event of the run, which is returned.
+    """Train, and return the event that ends the run; an error of training becomes that event, too.
 
     The second value says whether the run was stopped while it loaded.
     """
@@ -272,7 +286,7 @@ def _early_stop(
 
 
 def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
-    """Answer the commands that wait, and return the end of a run that was stopped while loading."""
+    """Return the end of a run that was stopped while loading; rank 0 first answers all commands."""
     if int(os.environ.get("RANK", "0")) == 0:
         with decision_lock(start.run):
             unanswered.conclude(
@@ -321,7 +335,7 @@ def _watched_ranks(
         if early.another_rank_stopped():
             early.leave()
         ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
-        _record_end(event_log, ended, attempt)
+        _record_end(run, event_log, ended, attempt)
         event_log.close()
 
     watch = RankWatchdog(place.rank, place.world_size, lost, TrainingFailed.exit_code)
@@ -347,7 +361,10 @@ def _lost_rank(run: RunDirectory, rank: int) -> str:
 
 
 def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -> RunStarted:
-    """Mark this process as the run's engine and record its start before the model is loaded."""
+    """Record the start of this engine before the model is loaded, and return the event.
+
+    Rank 0 also writes the file that names this process as the engine of the run.
+    """
     config = read_resolved(run.config)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     started = RunStarted(
@@ -396,7 +413,7 @@ def _newest(run: RunDirectory) -> str | None:
 
 
 def explain(error: Exception) -> str:
-    """Return an unexpected error in one line, with the next step if one is known."""
+    """Return the text of an unexpected error, with the next step if one is known."""
     if type(error).__name__ == "OutOfMemoryError":
         return (
             "the GPU is out of memory; `fttui check` lists changes that make the run fit, cheapest "

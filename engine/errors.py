@@ -28,7 +28,10 @@ class ProtocolMismatch(FttuiError):
 
 
 class JournalReplaced(FttuiError):
-    """The run's journal is not the one that was read before: records were lost or replaced."""
+    """The run's journal is not the one that was read before: records were lost or replaced.
+
+    Exit code 1.
+    """
 
 
 class NotOwner(FttuiError):
@@ -62,7 +65,7 @@ class DataError(FttuiError):
 
 
 class SourceUnreachable(DataError):
-    """A source is on the hub, which cannot be reached now."""
+    """A source of data is on the Hugging Face Hub, which cannot be reached now. Exit code 9."""
 
 
 class CheckpointError(FttuiError):
@@ -72,7 +75,7 @@ class CheckpointError(FttuiError):
 
 
 class TrainingFailed(FttuiError):
-    """Training ended with an error, or the guard ended it. Exit code 11."""
+    """Training ended with an error, or before it had the requested result. Exit code 11."""
 
     exit_code = 11
 

@@ -64,7 +64,7 @@ class _TerminationSignal:
 def main(arguments: list[str]) -> int:
     """Serve a run until the hub is no longer needed; return the exit code.
 
-    It is also 0 if another hub already serves the run.
+    It is also 0 if another hub holds the lock of the run's control journal.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     if len(arguments) != 1:
@@ -119,7 +119,11 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
             if time.monotonic() - announced > _ANNOUNCE_EVERY_S:
                 announced = time.monotonic()
                 _announce_again(run, endpoint)
-        _log.info("ending; %d messages refused, %d unsent", hub.counters.refused, sockets.unsent)
+        _log.info(
+            "the hub ends; it refused %d requests, and %d replies could not be sent",
+            hub.counters.refused,
+            sockets.unsent,
+        )
     finally:
         with suppress(OSError):
             _forget_endpoint(run)
@@ -134,7 +138,7 @@ def _forget_endpoint(run: RunDirectory) -> None:
 
 
 class _ResourceGrowth:
-    """Measures how much memory and how many descriptors the process has gained since its start."""
+    """Measures the memory that the hub has gained since its start, and the files it has open."""
 
     def __init__(self) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -148,7 +152,10 @@ class _ResourceGrowth:
             return int(statm.read().split()[1]) * self._page_bytes
 
     def too_much(self) -> bool:
-        """Whether a limit is exceeded, so the hub must exit; measured at most 20 times a second."""
+        """Whether memory or open files exceed a limit, so that the hub must exit.
+
+        They are measured at most 20 times a second; a call in between returns False.
+        """
         if time.monotonic() - self._measured < _MEASURE_EVERY_S:
             return False
         self._measured = time.monotonic()
@@ -156,12 +163,12 @@ class _ResourceGrowth:
         opened = len(os.listdir("/proc/self/fd"))
         if grown > MAX_GROWTH_BYTES:
             _log.error(
-                "the hub's memory grew by %d MiB, probably through a faulty viewer; it exits",
+                "the hub's memory grew by %d MiB, probably through a faulty viewer; the hub exits",
                 grown >> 20,
             )
         if opened > self._max_descriptors:
             _log.error(
-                "the hub has %d open files, probably through a faulty viewer; it exits",
+                "the hub has %d open files, probably through a faulty viewer; the hub exits",
                 opened,
             )
         return grown > MAX_GROWTH_BYTES or opened > self._max_descriptors
@@ -182,7 +189,7 @@ def _bound_resources() -> None:
 
 
 def idle_seconds(run: RunDirectory) -> float:
-    """Return `hub.idle_s` of the run's configuration, or the default if it cannot be read."""
+    """Return `hub.idle_s` of the run's configuration; 600 if the configuration cannot be read."""
     try:
         text = read_plain(run.config, SMALL_FILE_BYTES).decode()
         config = parse_yaml(text, run.config.name, []).plain()

@@ -45,9 +45,10 @@ class JournalIndex:
         return fresh
 
     def chunk(self, ref: int, after_seq: int, max_bytes: int) -> HistoryChunk:
-        """Return records after a sequence number, up to `max_bytes` but at least one.
+        """Return the reply with the records after a sequence number; it is empty if there are none.
 
-        The chunk is empty if there are none.
+        The records have up to `max_bytes`, and 1 MiB at most, before they are packed; one record is
+        returned whatever its size.
         """
         limit_bytes = min(max(max_bytes, 1), MAX_CHUNK_BYTES)
         records: list[bytes] = []

@@ -27,7 +27,10 @@ class LiveStatus:
         return self._lifecycle.incarnation
 
     def add(self, payload: bytes) -> None:
-        """Take in the next encoded record; only lifecycle events are decoded, which is fast."""
+        """Update the state from the next encoded record.
+
+        To save time, only starts, changes of state and ends are decoded.
+        """
         if not any(name in payload for name in _LIFECYCLE_EVENTS):
             return
         record = decode_readable(payload)

@@ -153,7 +153,7 @@ class Hub:
             self._beats_locked_out += 1
             return
         except OSError as error:
-            _log.error("the control journal is not in its place: %s", error)
+            _log.error("the control journal cannot be kept in its place: %s", error)
             return
         self._beats_locked_out = 0
         if written:
@@ -263,7 +263,10 @@ class Hub:
         return reply
 
     def _stop_by_signal(self) -> None:
-        """Tell the engine to stop, once: a second signal would end it without a checkpoint."""
+        """Send SIGINT to an engine on this machine, which then stops.
+
+        Each engine gets the signal once: a second one would end it without a checkpoint.
+        """
         engine = self._status.engine
         if engine.pid is None or engine.host or self._signalled == engine.incarnation:
             return

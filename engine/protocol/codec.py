@@ -59,7 +59,10 @@ def encode(message: msgspec.Struct) -> bytes:
 
 
 def without_surrogates(value: Any) -> Any:
-    """Return plain data with lone surrogates replaced by escapes."""
+    """Return dicts, lists and texts, however nested, with lone surrogates replaced by escapes.
+
+    Tuples become lists; other values are returned as they are.
+    """
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode()
     if isinstance(value, dict):
@@ -72,11 +75,11 @@ def without_surrogates(value: Any) -> Any:
 def decode_record(data: bytes) -> Record | None:
     """Decode a journal record; None when its event tag is unknown to this version.
 
-    Applied and recommended commands that this version cannot decode are dropped from their event,
-    whose text fields still describe them.
+    If this version cannot decode the typed commands of an event, such as the applied or the
+    recommended ones, the event is returned without them; its text fields still describe them.
 
     Raises:
-        DecodeError: the bytes are not a record.
+        DecodeError: the bytes are not a record, or its fields are not those of its event.
     """
     try:
         return _records.decode(data)
@@ -98,7 +101,10 @@ def decode_readable(data: bytes) -> Record | None:
 
 
 def _without_commands(data: bytes) -> Record | None:
-    """Decode a record without its typed commands; None for an event that has no such fields."""
+    """Decode a record without the typed commands and settings of its event.
+
+    None for an event that has no such fields, and if its other fields cannot be decoded either.
+    """
     try:
         *place, event = msgspec.msgpack.decode(
             data, type=tuple[int, float, int, int, dict[str, Any]]
@@ -169,7 +175,7 @@ def unpack_history(blob: bytes) -> Iterator[bytes]:
     """Yield the encoded records in the blob of a `HistoryChunk`.
 
     Raises:
-        DecodeError: the blob is damaged, or holds more than any history.
+        DecodeError: the blob is damaged, or larger than `MAX_HISTORY_BYTES` when unpacked.
     """
     data = inflated(blob, MAX_HISTORY_BYTES, "a history") if blob else b""
     at = 0
@@ -183,10 +189,10 @@ def unpack_history(blob: bytes) -> Iterator[bytes]:
 
 
 def inflated(packed: bytes, limit_bytes: int, what: str) -> bytes:
-    """Return zlib-compressed bytes of a peer unpacked; `what` names them in the error.
+    """Unpack zlib-compressed bytes that a peer sent; `what` names them in the error.
 
     Raises:
-        DecodeError: they are damaged, or unpacked larger than the limit.
+        DecodeError: they are damaged or truncated, or larger than `limit_bytes` when unpacked.
     """
     inflater = zlib.decompressobj()
     try:

@@ -53,7 +53,10 @@ def unpack_block(block: bytes) -> list[bytes]:
 
 
 def _transpose(data: bytes, width: int) -> bytes:
-    """Transpose rows of `width` bytes; with the number of rows as width, reverse that."""
+    """Transpose a matrix of bytes, stored row after row, whose rows are `width` bytes long.
+
+    Called on the result with the former number of rows as `width`, it restores the matrix.
+    """
     if width <= 1 or width == len(data):
         return data
     return b"".join([data[i::width] for i in range(width)])

@@ -145,7 +145,8 @@ class Preview(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Preview"):
     block: bytes
     head_seq: int
     exact: bool = False
-    """Whether the records have the extremes of every part; else they are evenly spaced samples."""
+    """Whether the records are the extremes of each of many parts of the history; else they are
+    evenly spaced samples."""
     extends: bool = False
     """Whether the records extend the preview before, rather than replace it."""
 
@@ -190,7 +191,7 @@ def decode_bridge_message(data: bytes) -> BridgeMessage | None:
 
 
 def frames_of(channel: FrameKind, payload: bytes) -> bytes:
-    """Return one message as frames: one, or several if the payload is too long for one."""
+    """Return a message of kind `channel` as the bytes of one frame, or of several if it is long."""
     parts = []
     while len(payload) > MAX_FRAME_BYTES:
         parts.append(_HEAD.pack(MAX_FRAME_BYTES, FrameKind.MORE) + payload[:MAX_FRAME_BYTES])
@@ -248,7 +249,10 @@ class FrameParser:
         self._parsed_bytes += at
 
     def _joined(self, channel: int, payload: bytes) -> bytes | None:
-        """Return the whole message after its last part, None before."""
+        """Add the payload of one frame to its message; return the message if this completes it.
+
+        None while further parts of the message are to come.
+        """
         if len(self._more) + len(payload) > MAX_MESSAGE_BYTES:
             raise DecodeError(f"a message is larger than the limit of {MAX_MESSAGE_BYTES} bytes")
         whole = self._more + payload

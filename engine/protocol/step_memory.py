@@ -6,7 +6,11 @@ from .events import StepFinished
 
 
 def memory_in_use(step: StepFinished) -> int | None:
-    """Return the reserved bytes of the accelerator, or those of the process; None if unknown."""
+    """Return the memory in use after a step, in bytes; None if it is not known.
+
+    On an accelerator it is what the allocator has reserved, or has allocated if only that is
+    known; on the CPU it is the resident memory of the process.
+    """
     if step.mem_allocated_bytes is None:
         return step.rss_bytes
     return step.mem_reserved_bytes or step.mem_allocated_bytes

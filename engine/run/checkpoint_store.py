@@ -124,7 +124,10 @@ class CheckpointStore:
         return max((manifest.number for _, manifest in self._manifests()), default=0) + 1
 
     def _manifests(self) -> Iterator[tuple[str, Manifest]]:
-        """Yield (folder name, manifest) for each folder whose manifest can be read."""
+        """Yield (folder name, manifest) of each checkpoint folder.
+
+        A folder is left out if its manifest cannot be read or names a file outside the folder.
+        """
         try:
             with self._open() as checkpoints:
                 names = checkpoints.folders(self.folder.name)
@@ -177,10 +180,8 @@ class CheckpointStore:
         for name, entry in manifest.files.items():
             if damage := _damage(folder / name, entry):
                 others = ", ".join(m.name for m in self.all() if m.name != manifest.name)
-                raise CheckpointError(
-                    f"checkpoint {manifest.name}: {name} {damage}; "
-                    f"choose another one: {others or 'no other checkpoint exists'}"
-                )
+                choice = f"choose another one: {others}" if others else "there is no other one"
+                raise CheckpointError(f"checkpoint {manifest.name}: {name} {damage}; {choice}")
         return folder
 
     def make_folder(self, name: str) -> Path:

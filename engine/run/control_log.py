@@ -64,7 +64,10 @@ class HeldFile:
         self.replaced()
 
     def replaced(self) -> bool:
-        """Whether the name leads to another file than at the last call; False without a file."""
+        """Whether the name leads to another file than at the last call, which is then held.
+
+        False if there is no file now, or there was none at the last call.
+        """
         place = place_of_file(self._path)
         if place is None or (before := self._place()) == place:
             return False
@@ -78,14 +81,14 @@ class HeldFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether there was a file of this name."""
+        """Whether a file is held, because `replaced` has found one of this name."""
         return self._file is not None
 
     def _place(self) -> tuple[int, int] | None:
         return None if self._file is None else _place_of(self._file.fileno())
 
     def read(self, size_bytes: int) -> bytes:
-        """Return the first bytes of the file, or as many as it has; none without a file.
+        """Return the first `size_bytes` of the file; fewer if it is shorter, none without a file.
 
         Raises:
             OSError: the file cannot be read.
@@ -138,7 +141,7 @@ def find_decision(run: RunDirectory, id_: str) -> ControlEntry | None:
 
 
 def _rung(data: bytes) -> int:
-    """Return the number in the content of a doorbell; 0 for what no hub writes."""
+    """Return the sequence number in the content of a doorbell; 0 if no hub can have written it."""
     if len(data) != _INT64.size:
         return 0
     number: int = _INT64.unpack(data)[0]
@@ -179,7 +182,7 @@ class Doorbell:
         try:
             self._write()
         except OSError as error:
-            log.error("the engine could not be notified of new commands; trying again: %s", error)
+            log.error("the engine was not told of a new command; the hub tries again: %s", error)
 
     def _write(self) -> None:
         os.pwrite(self._file.fileno(), _INT64.pack(self._known), 0)
@@ -197,9 +200,10 @@ class Doorbell:
 def decision_lock(run: RunDirectory, patience_s: float = 2.0) -> Iterator[None]:
     """Hold the lock under which the hub decides on a command and the engine ends.
 
-    A command is so either decided before the end of the run, which then gives it an outcome, or
-    refused after it. If the other process does not release the lock in time, or there is no file to
-    lock, this one goes on: a stop must be obeyed and an end recorded even on a disk that fails.
+    So a command is either decided on before the end of the run, which then gives it an outcome if
+    it was accepted, or it is refused after the end. If the other process does not release the lock
+    within `patience_s`, or there is no file to lock, this one goes on without it: a stop must be
+    obeyed and an end recorded even on a disk that fails.
     """
     opened = _gate(run)
     try:
@@ -217,7 +221,7 @@ def _gate(run: RunDirectory) -> int | None:
         with run.open() as folder:
             return folder.open_file("control.gate", os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        log.warning("the lock of decisions on commands cannot be taken: %s", error)
+        log.warning("control.gate, the lock for decisions on commands, cannot be opened: %s", error)
         return None
 
 
@@ -262,7 +266,7 @@ class ControlWriter:
         """Store an entry durably, then ring the doorbell.
 
         Raises:
-            OSError: the entry could not be stored; the file is unchanged and was not announced.
+            OSError: the entry could not be stored; the file is unchanged, nothing was announced.
         """
         try:
             self.keep_in_place()
@@ -287,8 +291,8 @@ class ControlReader:
     """Reads accepted commands from the control journal; used by the engine.
 
     A hub that finds neither the journal nor the doorbell of an earlier one begins again at 1. So
-    the reader takes each entry once by its id, and the numbers that it gives out never fall: after
-    a new beginning they are those of the journal on top of the highest one before it.
+    the reader takes each entry once by its id, and the numbers that it returns never fall: after a
+    new beginning it adds the highest number before it to each number of the journal.
     """
 
     def __init__(self, run: RunDirectory, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -299,7 +303,7 @@ class ControlReader:
         self._monotonic = monotonic
         self._look_at = 0.0
         self._newest = self._before = 0
-        """The newest number in this journal, and the highest one given out for those before it."""
+        """The newest number in this journal, and the highest one returned for those before it."""
         self._taken: set[str] = set()
         self.seen_seq = 0
 
@@ -315,7 +319,10 @@ class ControlReader:
         self._bell.close()
 
     def waiting(self) -> int:
-        """Return the newest announced sequence number; costs one system call."""
+        """Return the newest announced sequence number; 0 before the first.
+
+        It costs one system call, and twice a second another one that notices a new doorbell file.
+        """
         begins_again = False
         if (now := self._monotonic()) >= self._look_at or not self._bell.is_open:
             self._look_at = now + _LOOK_EVERY_S
@@ -328,11 +335,14 @@ class ControlReader:
         return self._before + self._newest
 
     def take_all(self) -> list[ControlEntry]:
-        """Return the unread accepted entries, announced or not; call it under `decision_lock`."""
+        """Return all unread accepted entries, in order, also those that were not announced yet.
+
+        Call it under `decision_lock`, so that the hub does not remove the last one meanwhile.
+        """
         return self.take(_MOST_ENTRIES)
 
     def take(self, up_to: int) -> list[ControlEntry]:
-        """Return the unread accepted entries with `seq` ≤ `up_to`, in order."""
+        """Return the unread accepted entries, in order, up to a number that `waiting` returned."""
         if up_to < _MOST_ENTRIES:
             self._newest = max(self._newest, up_to - self._before)
         due = list(self._due(up_to - self._before))

@@ -32,13 +32,16 @@ Read = Callable[[int, int], bytes]
 
 
 def part_of_file(descriptor: int, start: int) -> tuple[Read, int]:
-    """Return how to read an open file from an offset on, and the size of that part."""
+    """Return a function that reads an open file from `start` on, and the size of that part."""
     size = max(0, os.fstat(descriptor).st_size - start)
     return lambda at, count: os.pread(descriptor, count, start + at), size
 
 
 def found_frames(read: Read, size_bytes: int) -> Iterator[tuple[int, int, bytes]]:
-    """Search bytes for whole frames, and yield each as (start, end, payload)."""
+    """Search bytes for whole frames, and yield each as (start, end, payload).
+
+    The search ends early at the limits of this module for what is searched in vain.
+    """
     window, base, at, checked = b"", 0, 0, 0
     spent = 0.0
     while at + HEAD.size < size_bytes and spent < _MOST_DAMAGED_BYTES:
@@ -65,6 +68,6 @@ def found_frames(read: Read, size_bytes: int) -> Iterator[tuple[int, int, bytes]
 
 
 def _zeros(window: bytes, start: int) -> int:
-    """Return how many positions after this one begin a length of 0, too."""
+    """Return how many positions after `start` can be skipped: a frame there had length 0."""
     rest = window[start : start + _ZERO_BLOCK_BYTES]
     return max(0, len(rest) - len(rest.lstrip(b"\0")) - 4)

@@ -52,7 +52,10 @@ def hash_file(path: Path) -> str:
 
 
 def last_lines(path: Path, count: int, limit_bytes: int = 64 * 1024) -> list[str]:
-    """Return the last non-empty lines of a text file; an empty list if it cannot be read."""
+    """Return the last `count` non-empty lines of a text file; an empty list if it cannot be read.
+
+    Only the last `limit_bytes` of the file are read.
+    """
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
@@ -78,7 +81,7 @@ def free_bytes(folder: Path) -> int | None:
 
 
 def process_started(pid: int) -> float | None:
-    """Return the start time of a process in Unix seconds; None if there is no such process."""
+    """Return the start time of a process in Unix seconds; None if it does not run (any more)."""
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:

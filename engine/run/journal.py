@@ -98,7 +98,11 @@ class FrameReader:
         self.offset = offset
 
     def read(self, limit_bytes: int = 8 * 1024 * 1024) -> list[tuple[int, bytes]]:
-        """Return the next whole frames as (start offset, payload); empty at the end of the file."""
+        """Return the next whole frames, up to `limit_bytes`, as (start offset, payload).
+
+        A single frame may be larger. The list is empty at the end of the file, at a damaged part,
+        and if there is no file.
+        """
         try:
             with _opened(self.path) as file:
                 return self._read(file.fileno(), limit_bytes)
@@ -124,7 +128,11 @@ class FrameReader:
         return found
 
     def read_payloads(self, limit_bytes: int) -> list[bytes]:
-        """Return payloads like `read`, without offsets and twice as fast, for long journals."""
+        """Return the payloads of what `read` returns, twice as fast, for long journals.
+
+        Raises:
+            FileNotFoundError: there is no file.
+        """
         with _opened(self.path) as file:
             if self.offset == 0:
                 return [payload for _, payload in self._read(file.fileno(), limit_bytes)]
@@ -142,7 +150,7 @@ class FrameReader:
         return found or [payload for _, payload in self.read(limit_bytes)]
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield the payloads up to the current end of the file."""
+        """Yield the payloads up to the current end of the file, or up to a damaged part."""
         while frames := self.read():
             for _, payload in frames:
                 yield payload

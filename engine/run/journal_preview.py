@@ -99,8 +99,8 @@ class MinMaxSampler:
     """Chooses the records with the extremes of the curves, scanning the journal in small pieces.
 
     It keeps the records with the smallest and the largest loss, the largest gradient norm and the
-    first non-finite loss of each of 400 parts of the history, the newest step, and the rarer
-    events.
+    first non-finite loss of each of 400 parts of the history, the newest step, and the newest 2,000
+    of the other events, without log lines and progress.
     """
 
     def __init__(self, path: Path, after_offset: int, after_seq: int, head_seq: int) -> None:

@@ -52,32 +52,32 @@ class RunDirectory:
 
     @property
     def identity_file(self) -> Path:
-        """The identity of the run."""
+        """The file with the identity of the run."""
         return self.path / "run.json"
 
     @property
     def content_identities(self) -> Path:
-        """The content identities of the run: base model, tokenizer, chat template and data."""
+        """The file with the hashes of model, tokenizer, template and data at each start."""
         return self.path / "identity.json"
 
     @property
     def source_config(self) -> Path:
-        """The configuration as the user wrote it."""
+        """The file with the configuration as the user wrote it."""
         return self.path / "config.source.yaml"
 
     @property
     def config(self) -> Path:
-        """The resolved configuration, with defaults and overrides."""
+        """The file with the resolved configuration: with defaults and overrides."""
         return self.path / "config.yaml"
 
     @property
     def journal(self) -> Path:
-        """All events of the run; only the engine writes it."""
+        """The journal, with all events of the run; only the engine writes it."""
         return self.path / "journal.log"
 
     @property
     def journal_lock(self) -> Path:
-        """The lock of the process that may append to the journal."""
+        """The lock file of the process that may append to the journal."""
         return self.path / "journal.lock"
 
     @property
@@ -87,22 +87,22 @@ class RunDirectory:
 
     @property
     def doorbell(self) -> Path:
-        """An int64 that the engine reads: the newest sequence number in the control journal."""
+        """The file that tells the engine the newest sequence number of the control journal."""
         return self.path / "control.seq"
 
     @property
     def stop_notice(self) -> Path:
-        """Tells the ranks that one of them was asked to stop while it loaded."""
+        """The file that tells the ranks that one of them was asked to stop while it loaded."""
         return self.path / "stop.json"
 
     @property
     def endpoint(self) -> Path:
-        """The process and the sockets of the hub."""
+        """The file that names the process and the sockets of the hub."""
         return self.path / "endpoint.json"
 
     @property
     def engine(self) -> Path:
-        """The mark of the engine process."""
+        """The file that names the engine process."""
         return self.path / "engine.json"
 
     @property
@@ -117,7 +117,7 @@ class RunDirectory:
 
     @property
     def data_sample(self) -> Path:
-        """The first records as the model learns them."""
+        """The file with the first training records as the model learns them."""
         return self.path / "data_sample.json"
 
     @property
@@ -127,12 +127,12 @@ class RunDirectory:
 
     @property
     def logs(self) -> Path:
-        """Logs of the engine, the hub and each rank."""
+        """The folder of the logs of the engine, the hub and each rank."""
         return self.path / "logs"
 
     @property
     def engine_log(self) -> Path:
-        """The output of the engine process."""
+        """The log file with the output of the engine process."""
         return self.logs / "engine.log"
 
     def open(self) -> OpenFolder:
@@ -167,9 +167,9 @@ class RunDirectory:
 
     @property
     def resume_hint(self) -> str:
-        """What resumes an ended run, such as `resume it with: fttui run --resume RUN`.
+        """The next step after the end of the run, such as `resume it with: fttui run --resume RUN`.
 
-        The run of a script is resumed by the means of the script, as a new run.
+        After the run of a watched script it is to start the script again, which makes a new run.
         """
         try:
             script = self.identity().script
@@ -184,7 +184,7 @@ def resume_command(run_id: str) -> str:
 
 
 def start_again(script: str) -> str:
-    """Return what goes on after the run of a script, which only the script itself can resume."""
+    """Return the next step after the run of a watched script, which fttui cannot resume."""
     return f"start its script again for a new run: {script}"
 
 

@@ -23,6 +23,8 @@ from .processes.marks import read_engine_status
 from .run_dir import RunDirectory, require_runs_folder
 
 _TAIL_BYTES = 256 * 1024
+LISTING = "fttui ls"
+"""The command that lists the runs of this machine."""
 
 _TIME = re.compile(r"-\d[\d-]*$")
 """The date and time at the end of a run's id."""
@@ -116,9 +118,16 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
 
 
 def choose_run(
-    runs: list[RunSummary], wanted: str | None, place: str, *, live: bool = False
+    runs: list[RunSummary],
+    wanted: str | None,
+    place: str,
+    *,
+    live: bool = False,
+    listing: str = LISTING,
 ) -> RunDirectory:
-    """Choose one of these runs, newest first, by the rules of `find_run`.
+    """Choose one of these runs, which are in the order newest first, by the rules of `find_run`.
+
+    `listing` is the command that lists the runs, for the error.
 
     Raises:
         NoSuchRun: no run or several runs match; the text names `place`, where the runs are.
@@ -134,7 +143,7 @@ def choose_run(
     if len(matching) == 1:
         return RunDirectory(Path(matching[0].path))
     if not matching:
-        raise NoSuchRun(f"no run {wanted!r} in {place}; {_nearest(runs, wanted)}")
+        raise NoSuchRun(f"no run {wanted!r} in {place}; {_nearest(runs, wanted, listing)}")
     if exact:
         folders = ", ".join(s.path for s in matching[:5])
         raise NoSuchRun(f"{len(matching)} runs are called {wanted}; name the run folder: {folders}")
@@ -142,15 +151,15 @@ def choose_run(
     raise NoSuchRun(f"{wanted!r} matches {len(matching)} runs: {names}; type more of the name")
 
 
-def _nearest(runs: list[RunSummary], wanted: str) -> str:
+def _nearest(runs: list[RunSummary], wanted: str, listing: str = LISTING) -> str:
     """Return a hint for a mistyped name: similar names, or the newest runs."""
     # The digits of a date are alike in every run, so that only names are compared.
     name = _TIME.sub("", wanted)
     near = [s.id for s in runs if get_close_matches(name, [s.name, s.id[: len(name)]], 1)]
     if near:
-        return f"did you mean {' or '.join(near[:3])}? List all runs with: fttui ls"
+        return f"did you mean {' or '.join(near[:3])}? List all runs with: {listing}"
     newest = ", ".join(s.id for s in runs[:5]) or "none"
-    return f"the newest runs: {newest}; list all with: fttui ls"
+    return f"the newest runs: {newest}; list all with: {listing}"
 
 
 def _newest(place: str, runs: list[RunSummary], *, live: bool) -> RunDirectory:
@@ -205,7 +214,10 @@ def read_ends(path: Path) -> list[Record]:
 
 
 def read_tail(path: Path) -> tuple[list[bytes], int]:
-    """Read the encoded records in the last 256 KiB of a journal and the offset after them."""
+    """Read the encoded records in the last 256 KiB of a journal and the offset after them.
+
+    Without any, the list is empty and the offset 0.
+    """
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:
             start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
@@ -221,7 +233,10 @@ def read_tail(path: Path) -> tuple[list[bytes], int]:
 
 
 def _chain(data: bytes, after: int) -> list[tuple[int, bytes]]:
-    """Return the first sequence of consecutive frames, as (end, payload)."""
+    """Return the first consecutive whole frames from `after` on, as (end, payload).
+
+    A single frame counts only at the end of the data. The search covers 64 KiB.
+    """
     for at in range(after, min(len(data), after + 65536)):
         frames = list(valid_frames(data, at))
         if len(frames) > 1 or (frames and frames[-1][0] == len(data)):

@@ -101,7 +101,7 @@ class LifecycleStatus:
         return current_state(reported, engine_known=engine.known, engine_alive=engine.alive)
 
     def _superseded_by(self, engine: EngineStatus) -> bool:
-        """Whether the engine process is newer than every event."""
+        """Whether the engine process started after every event that was added."""
         if not engine.known or self._incarnation_known:
             return engine.incarnation > self.incarnation
         ended = self.reported is not None and self.reported.ended

@@ -55,7 +55,10 @@ def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
 
 
 def log_file(path: Path) -> logging.Handler:
-    """Return a handler that appends records to a file, for a process whose logging is not ours."""
+    """Return a handler that appends log records to a file, in the format of the rank logs.
+
+    For a process of somebody else, whose own logging setup must stay as it is.
+    """
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter(_FORMAT.format(rank=0)))
     return handler
@@ -72,7 +75,8 @@ def quieten_libraries() -> None:
 class CallbackHandler(logging.Handler):
     """Calls `emit_line(level, text)` for each record; level is debug, info, warning or error.
 
-    The text is the message and the last line of a traceback; the log file has the whole traceback.
+    The text is the message, and the type and message of an exception logged with it; the log file
+    has the whole traceback.
     Records logged during the callback are dropped, so a failing callback causes no endless loop.
     """
 
@@ -100,7 +104,7 @@ def level_name(levelno: int) -> str:
 
 
 def line_of(record: logging.LogRecord) -> str:
-    """Return a record as one line of text."""
+    """Return the message of a log record, and of an exception logged with it, as one line."""
     lines = record.getMessage().strip().splitlines()
     if record.name == "py.warnings":
         lines = lines[:1]  # the second line is source code

@@ -65,7 +65,9 @@ def send_command(
         take: take control with the command, even if another viewer has it.
 
     Raises:
-        FttuiError: the hub cannot be reached.
+        FttuiError: the session ended before the command could be sent, for instance because the
+            run has ended or belongs to another user. A hub that does not answer is the outcome
+            `unanswered`.
     """
     return asyncio.run(_CommandWait(session, command, reason, take).run(timeout_s))
 
@@ -148,7 +150,7 @@ class _CommandWait:
             case RunEnded() if self._unjournaled:
                 self._finish(self._result("applied", record=record, reason=self._unjournaled))
             case RunEnded(state=state) if self._accepted:
-                reason = f"the run ended ({state.value}) before it took effect"
+                reason = f"the run ended ({state.value}) before the command took effect"
                 self._finish(self._result("failed", record=record, reason=reason))
 
     def _on_applied(self, event: CommandApplied, record: Record) -> None:

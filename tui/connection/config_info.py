@@ -47,7 +47,7 @@ def _as_written(value: Value) -> Any:
 
 
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the memory terms on a GPU and on a CPU; empty if the model's sizes are not known."""
+    """Return the memory terms in bytes, on a GPU and on a CPU; empty without the model's sizes."""
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory
     from fttui.engine.config.memory.planning import architecture_of

@@ -83,7 +83,8 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
     """Return the checkpoint to resume from; None for a run that has not trained a step yet.
 
     Raises:
-        FttuiError: an engine still works on the run.
+        FttuiError: an engine still works on the run, or may do so on another machine, or it is the
+            run of a script, which fttui cannot resume.
         CheckpointError: there is no complete checkpoint of that name, or it is damaged.
     """
     if script := run.identity().script:
@@ -119,7 +120,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """An engine process started by this process, which it outlives."""
+    """An engine process that this process has started; it goes on when this process ends."""
 
     run: RunDirectory
     process: subprocess.Popen[bytes]

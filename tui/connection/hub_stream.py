@@ -144,7 +144,7 @@ class HubStream:
         except TimeoutError:
             raise HubLost(f"the hub did not answer within {REPLY_S:g} s") from None
         except DecodeError as error:
-            raise HubLost(f"the hub sent what is no history: {error}") from None
+            raise HubLost(f"the hub sent a history that cannot be read: {error}") from None
 
     async def _ask(self, make: Callable[[int], ClientMessage]) -> AnyHubMessage:
         return await self._session.correlator.ask(make, self._connection.send, REPLY_S)

@@ -30,7 +30,13 @@ _READ_BYTES = 512 * 1024
 
 
 def read_rest(run: RunDirectory, merger: RecordMerger, offset: int = 0) -> Iterator[Delivery]:
-    """Yield the records of an ended run that were not delivered yet, then a last heartbeat."""
+    """Yield the records of an ended run that were not delivered yet, then a last heartbeat.
+
+    Args:
+        run: the run.
+        merger: knows which records were delivered.
+        offset: offset in the journal, in bytes, at which to begin to read.
+    """
     reader = FrameReader(run.journal, offset)
     while frames := reader.read(_READ_BYTES):
         yield from deliveries(merger.history(payload for _, payload in frames))

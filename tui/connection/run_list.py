@@ -34,7 +34,7 @@ class RunListing:
 
 
 def local_runs(root: Path) -> list[RunListing]:
-    """Return the runs in the runs folder and known ones in other folders, newest first."""
+    """Return the readable runs in the runs folder and known ones elsewhere, newest first."""
     found = {s.path: s for s in list_runs(root) if not s.unreadable}
     for run in known_runs():
         if str(run.path) not in found and str(run.path.absolute()) not in found:

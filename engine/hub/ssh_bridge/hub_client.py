@@ -133,9 +133,9 @@ class HubClient:
                 self._requests.send(encode(message), zmq.DONTWAIT)
 
     def replies(self) -> list[AnyHubMessage]:
-        """Return the replies of the hub since the last call, without those to pings.
+        """Return the replies of the hub since the last call, without those to the bridge's pings.
 
-        The reply to the bridge's own greeting sets `greeted` or `refusal`.
+        The reply to the bridge's `Hello` sets `greeted`, or `refusal`, and then it is left out.
         """
         found = []
         for data in _drain(self._requests):

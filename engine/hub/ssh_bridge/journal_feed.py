@@ -18,7 +18,7 @@ _SCAN_BYTES = 1024 * 1024
 
 @dataclass(frozen=True)
 class FeedBatch:
-    """Consecutive records."""
+    """Consecutive records of a journal, encoded."""
 
     payloads: list[bytes]
     last_seq: int

@@ -136,7 +136,8 @@ class BridgeServer:
         if wanted and os.path.isabs(wanted) and (Path(wanted) / "run.json").is_file():
             return RunDirectory(Path(wanted))
         runs = list_known_runs(self._options.runs)
-        return choose_run(runs, wanted, socket.gethostname(), live=wanted is None)
+        host, live = socket.gethostname(), wanted is None
+        return choose_run(runs, wanted, host, live=live, listing="fttui ls [USER@]HOST")
 
     def _fail(self, code: int, reason: str) -> int:
         try:

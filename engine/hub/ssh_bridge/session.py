@@ -182,7 +182,11 @@ class BridgeSession:
         return int(min(max(wanted, smallest), largest))
 
     def _picture(self, remaining_bytes: int) -> None:
-        """Send previews while much is unread: samples at once, later the extremes of every part."""
+        """Send previews while more than `LAGGING_BYTES` of the journal were not sent yet.
+
+        The first one, a sample of the records, is sent at once. If very much remains, a second one
+        follows after a scan, with the extremes of each of many parts.
+        """
         lags = remaining_bytes > LAGGING_BYTES
         if lags and not self._lags:
             self._preview(sample_records(self._run.journal, self._feed.offset))

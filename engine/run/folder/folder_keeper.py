@@ -42,7 +42,10 @@ def _subfolders(folder: Path) -> list[Path]:
 
 
 def _writes_here(pid: int) -> bool:
-    """Whether another process with this pid runs; this one has not begun to write."""
+    """Whether another process runs under the pid in the name of a temporary file.
+
+    A file with this process's own pid is from an earlier process: this one has not written yet.
+    """
     with suppress(OverflowError):  # no process has such a number
         return pid != os.getpid() and psutil.pid_exists(pid)
     return False
@@ -111,7 +114,7 @@ class FolderKeeper:
         return same or place_of(self._folder) == os.path.realpath(self._run.path)
 
     def _is_in_place(self, name: str) -> bool:
-        """Whether a file of this name exists, which is held open from now on."""
+        """Whether something of this name exists; a plain file is held open from now on."""
         try:
             descriptor = self._folder.open_file(name, os.O_RDONLY)
         except FileNotFoundError:

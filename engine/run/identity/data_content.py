@@ -19,7 +19,10 @@ MOST_PARTS = 1000
 
 
 def data_content(config: RunConfig, cache: HashCache, hub_revision: HubRevision | None) -> Content:
-    """Return the content of all sources, in order, independent of folders and file names.
+    """Return the content of all sources, with one hash over them in their order.
+
+    The hash does not depend on the folders in which the sources are, nor on the name of a source
+    that is a single file.
 
     Args:
         config: The run.
@@ -90,7 +93,7 @@ def _source_parts(
 
 
 def _whole(parts: dict[str, str]) -> str:
-    """Return the hash of one source; the name of a file or of the folder does not count."""
+    """Return the hash of one source, without the name of a single file or of the folder itself."""
     if len(parts) == 1:
         return next(iter(parts.values()))
     return hash_parts({name.partition("/")[2]: value for name, value in parts.items()})

@@ -70,7 +70,7 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
     if folder is None:
         missing = Content(
             sources=[model],
-            unknown=f"{model} is neither a folder nor in the local cache of the hub",
+            unknown=f"{model} is neither a folder nor in the local cache of the Hugging Face Hub",
         )
         return missing, missing, _template_content(config, missing, {})
 
@@ -109,7 +109,8 @@ def _read(read: Callable[[], dict[str, str]], source: str, revision: str) -> Con
 def model_folder(config: RunConfig) -> tuple[Path | None, str]:
     """Return the local folder of the model and its hub revision.
 
-    The folder is None if the model is a hub model that is not in the local cache.
+    The folder is None if the model is a hub model whose weights are not in the local cache; the
+    revision is empty for a model that is not from the hub.
     """
     folder = Path(config.model.id).expanduser()
     if folder.is_dir():
@@ -147,7 +148,7 @@ def _loaded_weights(folder: Path) -> list[Path]:
 
 
 def _shards(file: Path) -> list[Path]:
-    """Return the files that an index of weights names."""
+    """Return the files that an index of weights names; none if the file is no index."""
     if file.suffix != ".json":
         return []
     named = parsed_settings(file)["weight_map"].values()
@@ -250,7 +251,7 @@ def configured_template(named: str) -> str:
     """Return the text of `data.template`: a file, a name in TRL's collection, or the text itself.
 
     Raises:
-        OSError: A file cannot be read.
+        OSError: There is no such file or template, or it cannot be read.
     """
     if "{" in named or "\n" in named:
         return named

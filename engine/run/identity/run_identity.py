@@ -122,7 +122,10 @@ class RunIdentity:
             self._fault = f"{type(error).__name__}: {error}"
 
     def _hash_local_files(self) -> None:
-        """Hash data first, whose hashes are shown, then weights; a fault is reported later."""
+        """Hash the local files of the data, then of the weights, so that the cache has them later.
+
+        An error is left out here, because `content_identity` meets and reports it again.
+        """
         with suppress(OSError, ValueError):
             for file in local_files(self._config):
                 self._cache.hash(file)

@@ -77,7 +77,7 @@ class ProcessIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Return the identity of a process that runs on this machine; None if it does not exist."""
+    """Return the identity of a process on this machine; None if it does not exist or has exited."""
     start = _start_of(pid)
     here = _machine()
     return None if start is None else msgspec.structs.replace(here, start=start)
@@ -94,7 +94,10 @@ def boot_id() -> str:
 
 
 def boot_seconds() -> float:
-    """Return the seconds since the machine was started, including the time it was suspended."""
+    """Return the seconds since the machine was started.
+
+    On Linux they include the time it was suspended; on macOS they do not.
+    """
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 

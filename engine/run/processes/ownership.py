@@ -76,7 +76,7 @@ def require_own_hub(endpoint: Endpoint) -> None:
 
 
 def _listening_user(path: Path) -> int | None:
-    """Return the user of the process that listens at a socket; None if this cannot be asked."""
+    """Return the user id of the process that listens at a socket; None if that is not known."""
     user_of = _PEER_USER.get(sys.platform)
     if user_of is None:
         return None

@@ -271,7 +271,7 @@ def test_a_flood_of_connections_ends_below_the_limit_of_descriptors(
         one.connect(hub.requests)
     assert process.wait(30) == 0
     said = (engine.run.logs / "hub.log").read_text()
-    assert "open files, probably through a faulty viewer; it exits" in said
+    assert "open files, probably through a faulty viewer; the hub exits" in said
     assert "Too many open files" not in said
     assert ensure_hub(engine.run, 20) != hub
 

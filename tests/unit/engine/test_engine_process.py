@@ -10,6 +10,7 @@ from fttui.engine.__main__ import _lost_rank, _record_end, explain
 from fttui.engine.errors import DataError, TrainingFailed
 from fttui.engine.protocol.events import AnyEvent, LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.elastic import LaunchAttempt
 from fttui.engine.train.event_log import EventLog
 from tests.support.engine_double import make_run
@@ -19,7 +20,7 @@ def recorded(ended: RunEnded, attempt: LaunchAttempt) -> list[AnyEvent]:
     events: list[AnyEvent] = []
     event_log = EventLog(None)
     event_log.listen(events.append)
-    _record_end(event_log, ended, attempt)
+    _record_end(RunDirectory(Path("runs/a-run")), event_log, ended, attempt)
     return events
 
 
@@ -35,7 +36,7 @@ CRASHED = failed(TrainingFailed.exit_code)
 def test_a_crash_with_a_checkpoint_ends_the_run_with_the_next_step() -> None:
     (ended,) = recorded(CRASHED, LaunchAttempt(number=1, limit=1))
     assert isinstance(ended, RunEnded)
-    assert ended.error == "it broke; resume from step-50 with: fttui run --resume"
+    assert ended.error == "it broke; resume from step-50 with: fttui run --resume a-run"
 
 
 def test_a_crash_that_torchrun_restarts_is_an_error_and_no_end() -> None:

@@ -120,6 +120,8 @@ class SessionBase:
     async def listen(self, deliver: Deliver) -> None:
         """Deliver everything from the first record on, through any number of reconnections.
 
+        A session for one command begins with the records after the first connection instead.
+
         Raises:
             FttuiError: the run cannot be followed any further, and trying again would not help.
         """

@@ -24,7 +24,7 @@ class Backoff:
         self._chance = chance
         self._connected_at: float | None = None
         self.failures = 0
-        """Failures since the last healthy connection."""
+        """Failures since the last healthy connection; a successful login lowers it to 2 at most."""
 
     def connected(self, now: float) -> None:
         """Note that a connection was made at `now`."""

@@ -20,7 +20,7 @@ def test_only_without_a_name_a_live_run_is_asked_for(
 ) -> None:
     asked: list[bool] = []
 
-    def choose(runs: Any, wanted: str | None, place: str, *, live: bool) -> None:
+    def choose(runs: Any, wanted: str | None, place: str, *, live: bool, listing: str) -> None:
         asked.append(live)
 
     monkeypatch.setattr(server, "list_known_runs", lambda runs: [])
@@ -28,6 +28,13 @@ def test_only_without_a_name_a_live_run_is_asked_for(
     bridge: Any = SimpleNamespace(_options=SimpleNamespace(runs=Path("/none"), only=None))
     BridgeServer._find(bridge, wanted)
     assert asked == [live]
+
+
+def test_a_viewer_that_names_no_run_is_told_how_to_list_those_of_the_host(tmp_path: Path) -> None:
+    make_run(tmp_path, name="peach")
+    bridge: Any = SimpleNamespace(_options=SimpleNamespace(runs=tmp_path, run=None))
+    with pytest.raises(NoSuchRun, match=r"list all with: fttui ls \[USER@\]HOST$"):
+        BridgeServer._find(bridge, "another")
 
 
 def test_a_folder_is_opened_as_it_is_and_another_run_is_refused(tmp_path: Path) -> None:
