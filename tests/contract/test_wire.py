@@ -97,6 +97,8 @@ def test_readers_of_a_whole_journal_skip_what_is_no_record() -> None:
     known, unknown = MESSAGES["Record/NoteAdded"], msgspec.to_builtins(MESSAGES["Record/NoteAdded"])
     unknown[4]["k"] = "OfALaterVersion"
     broken = [b"", b"\xc1", encode(known)[:-1], msgspec.msgpack.encode([1, 2])]
+    tags: list[object] = [[], {}, 3, None]
+    broken += [msgspec.msgpack.encode([1, 0.0, 0, 1, {"k": tag}]) for tag in tags]
     assert decode_readable(encode(known)) == known
     assert decode_readable(msgspec.msgpack.encode(unknown)) is None
     assert [decode_readable(data) for data in broken] == [None] * len(broken)
