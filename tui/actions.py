@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from shlex import quote
 from typing import Literal
 
@@ -47,8 +48,8 @@ class Action:
     group: str
     """Heading in the help screen and the palette."""
     verbs: tuple[str, ...] = ()
-    """Verbs of the commands in `COMMANDS` that it can send; the first one decides whether the
-    action is possible in the run's state."""
+    """Verbs of the commands in `COMMANDS` that it can send; `spec_now` returns the one that decides
+    whether the action is possible in the run's state."""
     asks: Asks = "no"
     scope: Scope = "run"
     footer: int = 0
@@ -61,7 +62,7 @@ class Action:
 
     @property
     def commands(self) -> bool:
-        """Whether the action sends a command to the run; others change only the view."""
+        """Whether the action is for commands of its own; others change the view or take control."""
         return bool(self.verbs)
 
 
@@ -159,7 +160,7 @@ ACTIONS: tuple[Action, ...] = (
         CHANGE, ("note",), "inline",
     ),
     Action(
-        "policy.change", "P", "policy", "set what happens on a non-finite value, and the autopilot",
+        "policy.change", "P", "policy", "set what happens on a non-finite value, or on an anomaly",
         CHANGE, ("policy",), "inline",
     ),
     Action(
@@ -268,8 +269,14 @@ def rebound(keys: Mapping[str, str]) -> tuple[Action, ...]:
 
 
 def key_faults(keys: Mapping[str, str]) -> list[str]:
-    """Return a text for each error in the user's own keys: unknown action, key assigned twice."""
-    faults = [f"there is no action {id_!r}" for id_ in keys if id_ not in ACTION_OF]
+    """Return a text for each error in the user's own keys: unknown action, key assigned twice.
+
+    Args:
+        keys: action id to keys, separated by commas.
+    """
+    faults = [
+        f"there is no action {id_!r}{_most_similar(id_)}" for id_ in keys if id_ not in ACTION_OF
+    ]
     for scope in ("plots", "list", "runs"):
         taken: dict[str, str] = {}
         for action in rebound(keys):
@@ -280,6 +287,11 @@ def key_faults(keys: Mapping[str, str]) -> list[str]:
                 if other != action.id:
                     faults.append(f"{shown_key(key)} is assigned to {other} and {action.id}")
     return list(dict.fromkeys(faults))
+
+
+def _most_similar(action_id: str) -> str:
+    found = get_close_matches(action_id, ACTION_OF, 1)
+    return f"; did you mean {found[0]!r}?" if found else "; tui/actions.py lists all actions"
 
 
 def bindings(*scopes: Scope) -> list[Binding | tuple[str, str] | tuple[str, str, str]]:
@@ -325,7 +337,9 @@ def refusal(spec: CommandSpec, state: AppState) -> str | None:
         _why_unreachable(state) or _why_impossible(spec, state) or spec.why_illegal(state.state)
     )
     if reason is None and state.controller and not state.controls:
-        return f"{state.controller} has control; {key_of('control.toggle', state)} takes it over"
+        return (
+            f"{state.controller} has control; take it over with {key_of('control.toggle', state)}"
+        )
     return reason
 
 
@@ -361,6 +375,6 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
             anomaly = state.run.current_anomaly
             if anomaly is None:
                 return "no open anomaly"
-            return None if anomaly.event.ways else "the report recommends no command"
+            return None if anomaly.event.ways else "the anomaly's report recommends no command"
         case _:
             return None

@@ -141,7 +141,7 @@ class FttuiApp(AppBase):
         self.set_timer(SETTLED_S, enable_gc)
 
     def refresh_css(self, animate: bool = True) -> None:
-        """Restyle all widgets, but not at start, when the styles were just read for this theme."""
+        """Restyle all widgets; before the theme first changes, do nothing, as they are styled."""
         self._restyled |= self.theme != self.preferences.theme
         if self._restyled:
             super().refresh_css(animate)
@@ -203,7 +203,7 @@ class FttuiApp(AppBase):
         self._changed = True
 
     def _redraw_if_due(self) -> None:
-        """Redraw after a change, and once a second for the ages and durations on the screen."""
+        """Redraw if the state has changed, or if the last redraw was `TICK_S` ago."""
         if self._changed or time.monotonic() - self._drawn_at >= TICK_S:
             self.redraw()
 
@@ -234,7 +234,7 @@ class FttuiApp(AppBase):
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
         """Send a command to the run; it is listed as sent at once.
 
-        With `guarded` it is rejected if someone else changed the run's settings in the meantime.
+        With `guarded` it is rejected if the run's settings were changed after the newest heartbeat.
         """
         generation = self.state.generation if guarded else None
         try:
@@ -269,7 +269,7 @@ class FttuiApp(AppBase):
     # screens
 
     def go(self, mode: str) -> None:
-        """Show a screen by its name in `SCREENS`; if it is shown already, restore all its plots."""
+        """Show a screen by its name in `SCREENS`; if it is shown already, show all its plots."""
         if self.current_mode != mode:
             self.switch_mode(mode)
         elif isinstance(self.screen, PlotScreen) and self.screen.has_class("-maximised"):
@@ -312,7 +312,10 @@ def enable_gc() -> None:
 
 
 def run_app(session: Session, *, run: RunDirectory | None = None) -> FttuiApp:
-    """Show a run until the user leaves; `wanted` of the returned app is the run to show next."""
+    """Show a run until the user leaves.
+
+    `wanted` of the returned app is the run to show next, or None if the user left for good.
+    """
     app = FttuiApp(session, run=run, preferences=user_preferences())
     app.run()
     return app

@@ -56,7 +56,7 @@ class AppBase(App[int]):
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
         """Send a command to the run; it is listed as sent at once.
 
-        With `guarded` it is rejected if someone else changed the run's settings in the meantime.
+        With `guarded` it is rejected if the run's settings were changed after the newest heartbeat.
         """
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class AppBase(App[int]):
         raise NotImplementedError
 
     def go(self, mode: str) -> None:
-        """Show a screen by its name in `SCREENS`; if it is shown already, restore all its plots."""
+        """Show a screen by its name in `SCREENS`; if it is shown already, show all its plots."""
         raise NotImplementedError
 
     def back(self) -> None:

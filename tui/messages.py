@@ -12,7 +12,7 @@ class DeliveriesWaiting(Message):
     """The session has delivered something; one message stands for all waiting deliveries."""
 
     def can_replace(self, message: Message) -> bool:
-        """Whether the queued message is of the same kind, so that a burst becomes one message."""
+        """Whether a message in the queue is of this kind, so that one of the two is enough."""
         return isinstance(message, DeliveriesWaiting)
 
 
@@ -29,5 +29,5 @@ class TextLineResized(Message):
     """A text line has a new width or height, so its text must be laid out again."""
 
     def can_replace(self, message: Message) -> bool:
-        """Whether the queued message is of the same kind, so that a resize redraws once."""
+        """Whether a message in the queue is of this kind, so that a resize redraws once."""
         return isinstance(message, TextLineResized)

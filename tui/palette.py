@@ -13,7 +13,7 @@ from .app_base import AppBase
 
 
 class ActionCommands(Provider):
-    """Provides every action to the palette; an action not possible now says why in its help."""
+    """Provides all actions but the palette's own; one that is not possible now says why."""
 
     @property
     def _fttui(self) -> AppBase:

@@ -1,4 +1,4 @@
-"""The user's preferences of the app: ASCII, theme, redraw rate, own keys; read once at start."""
+"""The user's preferences of the app: ASCII, theme and own keys; they are read once at start."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Preferences:
     """Whether to draw with ASCII only, for terminals without UTF-8."""
     theme: str = "fttui-dark"
     redraw_s: float = 0.15
-    """Least seconds between two redraws."""
+    """Seconds between two looks whether new records need a redraw."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """The user's own keys: action id → comma-separated Textual key names."""
     faults: tuple[str, ...] = ()
@@ -35,17 +35,28 @@ class Preferences:
 def read_preferences(environ: Mapping[str, str], encoding: str) -> Preferences:
     """Read the preferences from the environment and the terminal's encoding.
 
-    `FTTUI_ASCII=1` forces ASCII and `0` forbids it; `FTTUI_THEME=light|dark` sets the theme.
-    Textual itself reads `NO_COLOR` and `TEXTUAL_FPS`.
+    `FTTUI_ASCII=1` forces ASCII and `0` forbids it; unset, ASCII is used if the encoding is not
+    UTF-8, the locale is C or POSIX, or TERM is `linux`. `FTTUI_THEME=light|dark` sets the theme; a
+    terminal with fewer than 256 colours gets the theme of sixteen. Textual itself reads `NO_COLOR`
+    and `TEXTUAL_FPS`.
     """
     utf8 = encoding.lower().replace("-", "") in {"utf8", "utf"}
     bare = environ.get("TERM") == "linux" or _plain_locale(environ)
     wanted = environ.get("FTTUI_ASCII", "")
-    theme = "fttui-light" if environ.get("FTTUI_THEME") == "light" else "fttui-dark"
+    theme = environ.get("FTTUI_THEME") or "dark"
     return Preferences(
         ascii=wanted != "0" if wanted else bare or not utf8,
-        theme="fttui-16" if _sixteen_colours(environ) else theme,
+        theme="fttui-16" if _sixteen_colours(environ) else _THEMES.get(theme, "fttui-dark"),
+        faults=tuple(_theme_faults("FTTUI_THEME", theme)),
     )
+
+
+_THEMES = {"dark": "fttui-dark", "light": "fttui-light"}
+
+
+def _theme_faults(name: str, given: object) -> list[str]:
+    known = " or ".join(_THEMES)
+    return [] if given in _THEMES else [f"{name}: got {given!r}, expected {known}"]
 
 
 def _plain_locale(environ: Mapping[str, str]) -> bool:
@@ -68,27 +79,45 @@ def config_file(environ: Mapping[str, str]) -> Path:
 
 
 def with_file(preferences: Preferences, file: Path) -> Preferences:
-    """Return the preferences with the user's file applied; errors in it go into `faults`."""
+    """Return the preferences with the user's file applied; errors in it are added to `faults`.
+
+    A file with errors changes no key.
+    """
     try:
         tree = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return preferences
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return replace(preferences, faults=(f"{file}: {error}",))
-    given = tree.get("keys", {})
-    keys = {}
-    for id_, value in given.items() if isinstance(given, dict) else ():
-        names = value if isinstance(value, list) else [value]
-        keys[id_] = ",".join(textual_key(str(name)) for name in names)
-    faults = [f"{file}: {fault}" for fault in key_faults(keys)]
-    faults += [f"{file}: unknown table {name!r}" for name in tree if name not in ("keys", "theme")]
-    theme = {"dark": "fttui-dark", "light": "fttui-light"}.get(str(tree.get("theme")))
+        return replace(preferences, faults=(*preferences.faults, f"{file}: {error}"))
+    keys = _keys(tree.get("keys", {}))
+    found = [*_theme_faults("theme", tree.get("theme", "dark")), *_faults_of_keys(keys)]
+    found += [
+        f"unknown key {name!r}, expected theme or a table [keys]"
+        for name in tree
+        if name not in ("keys", "theme")
+    ]
+    if found:
+        found.append("until this is corrected, the app uses its own keys")
     return replace(
         preferences,
-        keys={} if faults else keys,
-        faults=tuple(faults),
-        theme=theme or preferences.theme,
+        keys={} if found or keys is None else keys,
+        faults=(*preferences.faults, *(f"{file}: {fault}" for fault in found)),
+        theme=_THEMES.get(str(tree.get("theme")), preferences.theme),
     )
+
+
+def _keys(given: object) -> dict[str, str] | None:
+    """Return the user's own keys as in `Preferences.keys`; None if they are not a table."""
+    if not isinstance(given, dict):
+        return None
+    listed = ((id_, value if isinstance(value, list) else [value]) for id_, value in given.items())
+    return {id_: ",".join(textual_key(str(name)) for name in names) for id_, names in listed}
+
+
+def _faults_of_keys(keys: dict[str, str] | None) -> list[str]:
+    if keys is None:
+        return ['keys: expected a table [keys] with lines such as "run.pause" = "p"']
+    return key_faults(keys)
 
 
 def user_preferences() -> Preferences:

@@ -37,22 +37,25 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
 
 
 def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:
-    """Describe a rollback, one line each: lost work, timeline, LR scale, clip, skipped data."""
+    """Describe what a rollback to `checkpoint` will do, one line each.
+
+    The lines are about lost work, timeline and learning rate, and if it changes them clip and data.
+    """
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
     rows = [
-        f"Back to step {checkpoint.step:,}; {loss.words} of work are lost, their curves dimmed.",
+        f"Back to step {checkpoint.step:,}; the rollback loses {loss.words} of work.",
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (unchanged)"
     rate = fmt.learning_rate(schedule * scale)
-    rows.append(f"LR scale ×{fmt.factor(scale)}{kept}, learning rate about {rate}")
+    rows.append(f"LR scale ×{fmt.factor(scale)}{kept}: a learning rate of about {rate}.")
     if command.clip is not None:
-        rows.append(f"gradient clip {fmt.number(command.clip)}")
+        rows.append(f"Gradient clip (max norm) {fmt.number(command.clip)}.")
     if command.skip:
         first = checkpoint.step + 1
-        rows.append(f"the data of steps {first:,}–{checkpoint.step + command.skip:,} is skipped")
+        rows.append(f"The data of steps {first:,}–{checkpoint.step + command.skip:,} is skipped.")
     return rows
 
 

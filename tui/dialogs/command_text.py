@@ -30,7 +30,7 @@ from .command_cost import consequence
 
 
 def name_of(command: AnyCommand) -> str:
-    """Return the name of a command for titles and answers of dialogs."""
+    """Return the name of a command for the titles and buttons of dialogs, such as `roll back`."""
     if command == Stop(save=False):
         return "stop without a checkpoint"
     return spec_of(command).name
@@ -44,7 +44,7 @@ def gives_up(command: AnyCommand) -> bool:
 def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
     """Return the command that an anomaly's report recommends first.
 
-    None without a recommendation, or if this version does not know the command.
+    None without an anomaly or a recommendation, or if this version does not know the command.
     """
     ways = anomaly.event.ways if anomaly is not None else []
     return ways[0].typed if ways else None
@@ -102,10 +102,11 @@ def _rates(run: RunView, command: ScaleLr | SetLr | ResetLr) -> str:
 
 
 def _recovery(state: AppState, command: Recover) -> list[str]:
-    """Describe `recover` by the rollback that its report recommends beside it for the same plan.
+    """Describe what `recover` will do.
 
-    The engine plans anew when it carries `recover` out, so settings and alarms that came after the
-    report can change the numbers.
+    The numbers are those of the rollback that the anomaly's report recommends as an alternative
+    with the same effect; without one, there are none. The engine plans anew when it carries
+    `recover` out, so settings and alarms that came after the report can change them.
     """
     anomaly = _recovered(state.run, command)
     ways = [way.typed for way in anomaly.event.ways] if anomaly else []
@@ -152,7 +153,10 @@ def _stopping_a_script(started: RunStarted, first: str) -> list[str]:
 
 
 def stopping(state: AppState, *, save: bool = True) -> list[str]:
-    """Describe what stopping the run means in the current state."""
+    """Describe what stopping the run does in the current state, one sentence per line.
+
+    `save` is whether the stop writes a checkpoint.
+    """
     run = state.run
     if state.state is RunState.STOPPING:
         return ["The run is already stopping. Stop now, without finishing the step or saving it?"]
@@ -165,12 +169,12 @@ def stopping(state: AppState, *, save: bool = True) -> list[str]:
     held = state.state.held
     if not save:
         where = f"at step {run.step:,}" if held else f"after step {run.step + 1:,}"
-        return [f"Ends the run {where}; the last {since} of work are lost."]
+        return [f"Ends the run {where} and loses the last {since} of work."]
     first = "Writes" if held else f"Finishes step {run.step + 1:,}, writes"
     if run.started is not None and run.started.script:
         return _stopping_a_script(run.started, first)
     return [
         f"{first} a checkpoint and ends the run.",
         f"Resume it later with: fttui run --resume {quote(state.run_id)}",
-        f"Without a checkpoint, the last {since} of work are lost.",
+        f"A stop without a checkpoint loses the last {since} of work.",
     ]

@@ -43,7 +43,9 @@ def _device(found: StepsProfiled) -> list[str]:
     if found.mfu is not None and found.peak_flops_per_s:
         peak = found.peak_flops_per_s
         rate = f"{peak / 1e12:,.0f} TFLOP/s" if peak >= 1e13 else f"{peak / 1e9:,.0f} GFLOP/s"
-        rows.append(f"MFU {fmt.percent(found.mfu)} of {rate}, measured on a large matrix product")
+        rows.append(
+            f"MFU {fmt.percent(found.mfu)} of the {rate} that a large matrix product reaches"
+        )
     busy = sum(found.kinds.values())
     if busy:
         shares = (

@@ -119,7 +119,10 @@ def read_count(verb: str, text: str, run: RunView) -> ParsedInput:
 
 
 def read_text(verb: str, text: str, preview: str) -> ParsedInput:
-    """Parse the free text of a command, such as a note."""
+    """Parse the free text of a command, such as a note.
+
+    `verb` is the verb of the command, and `preview` says what it will do.
+    """
     words = [*verb.split(), text.strip()]
     if not text.strip():
         return ParsedInput(needs="type a text, or cancel with esc")

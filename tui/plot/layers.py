@@ -85,8 +85,15 @@ def picture(
 ) -> PlotPicture:
     """Return the picture of curves over all branches within a window of steps.
 
-    `columns` is the width of the plot, `floor` the value at which the y axis starts; `limits` are
-    the values of horizontal lines, drawn if the y axis reaches them.
+    Args:
+        branches: the branches of this run.
+        curves: the curves to draw.
+        window: the first and the last step.
+        columns: the width of the plot in cells.
+        axis: the unit of the x axis.
+        log_y: whether the y axis is logarithmic.
+        floor: a value that a linear y axis includes, such as 0; None includes none.
+        limits: values of horizontal lines, drawn if the y axis reaches them.
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
@@ -189,7 +196,8 @@ def limits(
 ) -> tuple[float, float]:
     """Return the limits of the y axis around the bulk of the values and all values of `include`.
 
-    Outliers are left outside, so that they do not flatten the rest of the curve.
+    Values far above the bulk are left outside, so that they do not flatten the rest of the curve.
+    With a `floor`, the axis includes it and has no margin below its lower limit.
     """
     if not values:
         low, high = (floor or 0.0), max([*include, (floor or 0.0) + 1.0])
@@ -210,6 +218,6 @@ def limits(
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:
-    """Return the column of the plot that x falls into, clamped to the plot."""
+    """Return the column of a plot of `columns` columns that x falls into, clamped to the plot."""
     share = (x - window[0]) / (window[1] - window[0])
     return min(columns - 1, max(0, int(share * columns)))

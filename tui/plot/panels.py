@@ -13,7 +13,7 @@ from fttui.engine.protocol.step_memory import memory_in_use
 
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.branches import EMPTIEST, EVAL, FULLEST, parts_of, smoothed
+from ..view_model.branches import EMPTIEST, EVAL, FULLEST, parts_of, smoothed, value_on
 from ..view_model.run_view import RunView
 from .layers import Curve
 
@@ -46,7 +46,7 @@ class Panel:
     """Returns the name, if it depends on the state."""
 
     def title_of(self, state: AppState) -> tuple[str, str]:
-        """Return the name and the rest of the title."""
+        """Return the name of the plot and the rest of its title, which begins with a separator."""
         name = self.heading(state) if self.heading else self.name
         return name, "".join(SEPARATOR + part for part in self.title(state))
 
@@ -54,14 +54,11 @@ class Panel:
 def value_at(run: RunView, name: str, step: int | None) -> float | None:
     """Return a metric at a step of the live history, or its newest value if the step is None.
 
-    None if the metric has no value up to that step.
+    The live history is all steps that the current weights descend from. None if the metric has no
+    value up to that step.
     """
-    for index in range(len(run.branches) - 1, -1, -1):
-        branch = run.branches[index]
-        series = branch.curves.get(name)
-        if series and (step is None or (series.first_x or 0) <= step):
-            return series.last[1] if step is None and series.last else series.at(step or 0)
-    return None
+    newest = len(run.branches) - 1
+    return value_on(run.branches, newest, name, math.inf if step is None else step)
 
 
 def _at_cursor(state: AppState, name: str, shown: Callable[[float | None], str]) -> str | None:
@@ -106,7 +103,10 @@ def _loss_title(state: AppState) -> Sequence[str]:
 
 
 def _trend(run: RunView) -> str:
-    """Return the change of the smoothed loss over the last 100 steps, such as ` ▾ 0.8 %/100`."""
+    """Return the change of the smoothed loss over the last 100 steps, such as ` ▾ 0.8 %/100`.
+
+    The text is empty before step 100 of the branch.
+    """
     series = run.branch.curves.get(smoothed(0.98))
     if not series or not series.last:
         return ""

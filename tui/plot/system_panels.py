@@ -18,7 +18,16 @@ SIGNS = ("●", "◆", "▲", "■")
 def _reading(
     id: str, name: str, metric: str, shown: str, empty: str, *, floor: float | None = 0.0
 ) -> Panel:
-    """Return the panel of one reading, with its newest value in the title."""
+    """Return the panel of one reading, with its value at the cursor or the newest in the title.
+
+    Args:
+        id: the id of the panel.
+        name: the name in the title.
+        metric: the name of the curve.
+        shown: the format of the value in the title.
+        empty: the text instead of the plot if there are no readings.
+        floor: a value that the y axis includes.
+    """
 
     def title(state: AppState) -> Sequence[str]:
         step = state.plot.cursor
@@ -110,7 +119,10 @@ def compared(metric: str) -> Panel:
 
 
 def _shift(state: AppState, other: RunView) -> float:
-    """Return the offset that aligns another run's start with this run's on the time axis."""
+    """Return the seconds that align another run's start with this run's on the time axis.
+
+    It is 0 on other axes, or if one of the starts is unknown.
+    """
     began = other.started_at
     if state.plot.axis != "time" or not began or not state.run.started_at:
         return 0.0

@@ -9,7 +9,7 @@ from ..view_model.axis import Axis
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return round values within the limits, at most `most` of them."""
+    """Return equally spaced round values within the limits, at most `most` + 1 of them."""
     if most < 1 or not high > low:
         return []
     rough = (high - low) / most
@@ -20,7 +20,10 @@ def ticks(low: float, high: float, most: int) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int) -> list[float]:
-    """Return the log10 of round values such as 1, 2, 5, 10, between limits that are log10 too."""
+    """Return the log10 of round values such as 1, 2, 5, 10, between limits that are log10 too.
+
+    There are at most `most` of them, none if more powers of ten lie between the limits.
+    """
     found: list[float] = []
     for digits in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 6, 7, 8, 9)):
         powers = range(math.floor(low), math.ceil(high) + 1)
@@ -41,7 +44,7 @@ _MORE = 3
 
 
 def axis_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
-    """Return round places on the x axis; more than `most` if otherwise there would be only one."""
+    """Return about `most` round places on the x axis; more if there would be fewer than two."""
     most = max(1, most)
     tries = (_x_ticks(axis, low, high, amount) for amount in range(most, most + _MORE))
     return next((found for found in tries if len(found) > 1), _x_ticks(axis, low, high, most))
@@ -57,7 +60,10 @@ def _x_ticks(axis: Axis, low: float, high: float, most: int) -> list[float]:
 
 
 def axis_label(axis: Axis, value: float) -> str:
-    """Return the label of a place on the x axis: `1,200`, `1 h 30 m`, `2.4M` or `1.25`."""
+    """Return the label of a place on the x axis: `1,200`, `1 h 30 m`, `2.4M` or `1.25`.
+
+    On the time axis the value is in seconds since the start of the run.
+    """
     match axis:
         case "time":
             big, _, rest = fmt.duration(value).partition(" 0 ")

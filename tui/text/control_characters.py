@@ -24,7 +24,10 @@ _UNSAFE_IN_LINE = re.compile(f"{_UNSAFE.pattern}|[\n\t]")
 
 
 def escape_control_characters(text: str) -> str:
-    r"""Return a text in which control and invisible characters are replaced by escapes (`\x1b`)."""
+    r"""Return a text in which control and invisible characters are replaced by escapes (`\x1b`).
+
+    Newlines and tabs are kept.
+    """
     return _UNSAFE.sub(_escaped, text)
 
 
@@ -37,9 +40,9 @@ def one_line(text: str) -> str:
 
 
 def replace_unsafe(text: str, replacement: Callable[[str], str]) -> str:
-    """Return a text with each control or invisible character replaced by what a function returns.
+    """Return a text in which `replacement` is called for each control or invisible character.
 
-    Newlines and tabs are replaced too.
+    The character is replaced by what the call returns. Newlines and tabs are replaced too.
     """
     if text.isascii() and text.isprintable():
         return text

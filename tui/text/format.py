@@ -1,4 +1,4 @@
-"""Formats of all numbers and units in the app and the CLI, with stable widths for live values."""
+"""Formats of numbers, sizes, durations and times in the app and in the output of commands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ _MEMORY_TERMS = {
 
 
 def number(value: float | None) -> str:
-    """Format to about four digits: `1.412`, `12.31`, `0.0612`, `3.10e-5`, `NaN`; None is `–`."""
+    """Format a value: `1.412`, `12.31`, `1,240`, `0.0612`, `3.10e-5`, `NaN`, `∞`; None is `–`.
+
+    From 1 up to 10,000 it has four digits, from 0.001 up to 0.1 four decimals.
+    """
     if value is None:
         return "–"
     if math.isnan(value):
@@ -37,28 +40,28 @@ def _decimals(size: float) -> int:
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """Format as `1.00e-4`, with an exponent that is not padded with zeros."""
+    """Format as `1.00e-4`, with `digits` decimals and an exponent that is not padded with zeros."""
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
 
 def learning_rate(value: float | None) -> str:
-    """Format a learning rate as `1.00e-4`; None is `–`."""
+    """Format a learning rate as `1.00e-4`; 0 is `0` and None is `–`."""
     return "–" if value is None else scientific(value) if value else "0"
 
 
 def factor(value: float) -> str:
-    """Format a multiplier in its shortest form, such as `0.5`."""
+    """Format a multiplier with at most four significant digits, such as `0.5`."""
     return f"{value:.4g}"
 
 
 def count(value: float) -> str:
-    """Format a whole number as `1,240`."""
+    """Format a number as `1,240`, rounded to a whole one."""
     return f"{value:,.0f}"
 
 
 def short_count(value: float) -> str:
-    """Format a number as `134.5M`, with three or four digits and an SI suffix."""
+    """Format a number as `134.5M`, with one decimal and an SI suffix; below 1,000 as `840`."""
     if abs(value) < 1000:
         return f"{value:.0f}"
     power = min(len(_DECIMAL) - 1, int(math.log10(abs(value)) // 3))
@@ -66,7 +69,7 @@ def short_count(value: float) -> str:
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """Format a share of 1 as `24.8 %`."""
+    """Format a share of 1 as `24.8 %`, with `digits` decimals."""
     return f"{100 * share:.{digits}f} %"
 
 
@@ -89,7 +92,10 @@ def size_of(used: float, total: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Format in the two largest units: `74 ms`, `0.4 s`, `12 s`, `3 m 20 s`, `2 d 3 h`."""
+    """Format seconds in one or two units: `74 ms`, `0.4 s`, `12 s`, `3 m 20 s`, `2 d 3 h`.
+
+    None and values that are not finite are `–`, and negative ones count as 0.
+    """
     if seconds is None or not math.isfinite(seconds):
         return "–"
     seconds = max(0.0, seconds)
@@ -108,7 +114,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(seconds: float | None) -> str:
-    """Format an age in its largest unit only: `0.2 s`, `3 m`, `5 h`."""
+    """Format an age in seconds in its largest unit only: `0.2 s`, `3 m`, `5 h`; None is `–`."""
     text = duration(0.0 if seconds is not None and seconds < 0.05 else seconds)
     if text.endswith("ms"):
         return "0.1 s"  # an age that changes all the time keeps its unit
@@ -124,7 +130,10 @@ def clock(time_s: float) -> str:
 
 
 def tick(value: float, span: float) -> str:
-    """Format an axis label with as many decimals as the span of the axis needs."""
+    """Format a value for the label of an axis, with the decimals that the span of the axis needs.
+
+    Values of 100,000 and more, and tiny ones on a narrow axis, are written as `1.5e-4`.
+    """
     if value == 0:
         return "0"
     if abs(value) >= 1e5 or (abs(value) < 1e-3 and span < 1e-2):
@@ -139,10 +148,13 @@ def plural(amount: float, noun: str) -> str:
 
 
 def clip_to(text: str, width: int) -> str:
-    """Cut a text to a width and mark the cut with `…`."""
+    """Return a text of at most `width` characters; if it is longer, it is cut and ends with `…`."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def memory_term(name: str) -> str:
-    """Return the display name of a term of the memory estimate, such as `base weights`."""
+    """Return the shown name of a term of the memory estimate: `base` is `base weights`.
+
+    A term that needs no other name keeps its own.
+    """
     return _MEMORY_TERMS.get(name, name)

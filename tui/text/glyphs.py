@@ -47,7 +47,7 @@ _ASCII = {
 
 
 def to_ascii(text: str) -> str:
-    """Return the text in ASCII, each character replaced by one of the same width."""
+    """Return the text in ASCII, in which each character takes as many cells as before."""
     if text.isascii():
         return text
     return "".join(c if c.isascii() else _ASCII.get(c, _fallback(c)) for c in text)

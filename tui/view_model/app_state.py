@@ -109,7 +109,10 @@ class AppState:
         return self.link.beat.generation if self.link.beat else None
 
     def stalled_s(self, now: float) -> float | None:
-        """Return the seconds since the last step if they are far more than usual, else None."""
+        """Return for how many seconds a running run has made no step, if far more than usual.
+
+        None otherwise, and while the connection is not live.
+        """
         return stalled_s(self.run, self.link, now) if self.link.link is Link.LIVE else None
 
 

@@ -1,4 +1,8 @@
-"""The x axis of plots: convert steps to wall time, tokens or epochs, and back."""
+"""The x axis of plots: convert steps to wall time, tokens or epochs, and back.
+
+A place is a value on the axis in its unit: a step, Unix seconds, tokens or epochs. The live history
+is all steps that the current weights descend from, without those that a rollback abandoned.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +21,29 @@ _RULERS = {"time": "time", "tokens": TOKENS, "epoch": "epoch"}
 
 
 def ruler_of(branch: Branch, axis: Axis) -> Series | None:
-    """Return the curve that maps a branch's steps to the axis; None if the axis is the step."""
+    """Return the curve that maps a branch's steps to places on the axis.
+
+    None if the axis shows steps, or if the branch has no such values yet.
+    """
     return None if axis == "step" else branch.curves.get(_RULERS[axis])
 
 
 def places(steps: Floats, ruler: Series | None) -> Floats:
-    """Convert steps of a branch to places on the axis."""
+    """Convert steps of a branch `[N]` to places on the axis `[N]`; equal if `ruler` is None."""
     return steps if ruler is None else np.interp(steps, ruler.xs, ruler.ys)
 
 
 def steps_at(units: Floats, ruler: Series | None) -> Floats:
-    """Convert places on the axis to steps of a branch."""
+    """Convert places on the axis `[N]` to steps of a branch `[N]`; equal if `ruler` is None."""
     return units if ruler is None else np.interp(units, ruler.ys, ruler.xs)
 
 
 def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
-    """Return the place of a step of the live history; future steps follow at the pace so far."""
+    """Return the place of a step of the live history; a future step is extrapolated.
+
+    A future step is placed at the mean pace of the newest branch. While no branch has values for
+    the axis, the step itself is returned.
+    """
     if axis == "step":
         return step
     ruler: Series | None = None
@@ -64,7 +75,7 @@ def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
 def window_of(
     branches: Sequence[Branch], axis: Axis, steps: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the part of the axis that a window of steps covers."""
+    """Return the first and the last place on the axis of a window of steps (first, last)."""
     left, right = (place_of(branches, axis, step) for step in steps)
     return left, right if right > left else left + 1.0
 

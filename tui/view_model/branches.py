@@ -64,12 +64,18 @@ class Branch:
 
     @property
     def last_step(self) -> int:
-        """The newest step of the branch."""
+        """The newest step of the branch; before its first one, the step from which it continues."""
         loss = self.curves.get("loss")
         return int(loss.last[0]) if loss and loss.last else self.start
 
     def fork(self, timeline: int, step: int, own_index: int) -> Branch:
-        """Return the branch that continues from a step of this one (index `own_index`)."""
+        """Return a new branch that continues from a step of this one.
+
+        Args:
+            timeline: the timeline of the new branch.
+            step: the newest step that both have in common.
+            own_index: the index of this branch, which becomes the parent of the new one.
+        """
         values = (
             series.at(step) if (series := self.curves.get(smoothed(a.beta))) else None
             for a in self.averages
@@ -158,12 +164,36 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
 
 
 def live_ends(branches: Sequence[Branch]) -> dict[int, float]:
-    """Return index → last step of the branches that the current weights descend from."""
-    ends: dict[int, float] = {}
-    index: int | None = len(branches) - 1
+    """Return index → last step of the branches that the current weights descend from.
+
+    The newest branch is still growing: its last step is infinite.
+    """
+    return dict(lineage(branches, len(branches) - 1))
+
+
+def lineage(branches: Sequence[Branch], newest: int) -> Iterator[tuple[int, float]]:
+    """Yield the branch of index `newest` and those it descends from, newest first.
+
+    Each comes as its index and the last of its steps that the branch `newest` descends from, which
+    for that branch itself is infinite.
+    """
+    index: int | None = newest
     end = math.inf
     while index is not None and index >= 0:
-        ends[index] = end
+        yield index, end
         end = min(end, branches[index].start)
         index = branches[index].parent
-    return ends
+
+
+def value_on(branches: Sequence[Branch], newest: int, name: str, step: float) -> float | None:
+    """Return a metric at a step, or at the nearest earlier one that has a value.
+
+    Only steps of the branch of index `newest` and of those it descends from count; None if none of
+    them has a value up to that step.
+    """
+    for index, end in lineage(branches, newest):
+        series = branches[index].curves.get(name)
+        value = None if series is None else series.at(min(step, end))
+        if value is not None:
+            return value
+    return None

@@ -1,4 +1,4 @@
-"""The words for the step of a command's effect, the same in the app, in `ctl` and headless output.
+"""Say at which step a command took effect, in the same words in the app, `ctl` and headless runs.
 
 The engine applies a command between two steps and records the number of finished ones, N. A change
 applies from step N + 1 on, a pause holds before step N + 1, and a checkpoint belongs to step N.
@@ -10,12 +10,18 @@ from fttui.engine.protocol.commands import AnyCommand, spec_of
 
 
 def holds(command: AnyCommand | None) -> bool:
-    """Whether the command pauses the run, which may happen only at the end of the current step."""
+    """Whether the command pauses the run: it takes effect when training holds before a step."""
     return command is not None and spec_of(command).effect == "before"
 
 
 def effect(command: AnyCommand | None, step: int, place: str = "{:,}") -> str:
-    """Return `applied from 641`, `done at 640` or `paused before 641`, for 640 finished steps."""
+    """Return `applied from 641`, `done at 640` or `paused before 641`.
+
+    Args:
+        command: the command; for None, of an unknown kind, it is `done at 640`.
+        step: the number of finished steps when the command took effect, such as 640.
+        place: the format of the step in the text.
+    """
     match "here" if command is None else spec_of(command).effect:
         case "before":
             return f"paused before {place.format(step + 1)}"

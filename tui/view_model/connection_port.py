@@ -143,8 +143,8 @@ class Session(Protocol):
         Args:
             command: the command to send.
             reason: the reason to record in the journal.
-            if_generation: the number of changes of the settings that the command was made for; at
-                any other, it is rejected.
+            if_generation: how many changes of the settings the viewer knew when the command was
+                made; the hub rejects it if there are more by now. None: the hub does not compare.
             take: take control with the command, in the same request.
         """
 

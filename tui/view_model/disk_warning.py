@@ -31,7 +31,10 @@ class DiskWarning:
 
 
 def trouble(run: RunView, link: LinkView) -> DiskWarning | None:
-    """Return the warning, or None if there is enough space or the free space is unknown."""
+    """Return the warning; None if there is enough space or the free space is unknown.
+
+    None as well if the run has ended or its engine is gone, because nothing is written then.
+    """
     beat = link.beat
     if beat is None or beat.disk_free_bytes is None or run.state.ended or link.engine_gone:
         return None

@@ -1,6 +1,7 @@
 """The commands of a run and their phases: sent → accepted → applied | failed, or rejected.
 
-A pause that arrives during a step is in the phase `APPLYING` until the run pauses at the end of it.
+A pause that the journal holds as applied before training was held is in the phase `APPLYING` until
+training is held.
 Local submissions, the hub's answers and journal events share the command's id. They arrive in any
 order, and an entry never returns to an earlier phase.
 """
@@ -61,13 +62,14 @@ class Intervention:
 
     @property
     def settled(self) -> bool:
-        """Whether the command was applied, refused or failed, so that nothing more will follow."""
+        """Whether the command was applied, rejected or failed, so that nothing more will follow."""
         return self.phase >= Phase.APPLIED
 
     def outcome(self, room: int = 200) -> str:
         """Return the outcome as text, such as `applied from 641 (1.00 → 0.50)`.
 
-        The two values are shortened, or left out, to fit into `room` characters.
+        The two values are shortened, or left out, to fit into `room` characters. Before the outcome
+        it is the phase; a reason of a failure is never shortened.
         """
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{self.phase.name.lower()}: {self.refusal}"
@@ -87,7 +89,7 @@ class Intervention:
 
 
 def overtaken_by(command: str) -> str:
-    """Return why a pause failed: a command that resumes training was applied before it.
+    """Return why a pause failed: `command`, which resumes training, was applied before it.
 
     The engine records such pauses as failed; journals of earlier versions leave that to the viewer.
     """
@@ -120,7 +122,10 @@ class Interventions:
         return Interventions((*self.items, entry)[-LIMIT:])
 
     def held(self, step: int, time: float) -> Interventions:
-        """Return the list with pauses in progress marked as applied, now that training is held."""
+        """Return the list with all pauses in the phase `APPLYING` marked as applied.
+
+        `step` and `time` (Unix seconds) are those at which training was held.
+        """
         return Interventions(
             tuple(
                 replace(i, phase=Phase.APPLIED, step=step, time=time, seconds=_until(time, i))
@@ -131,7 +136,7 @@ class Interventions:
         )
 
     def overtaken(self, why: str) -> Interventions:
-        """Return the list in which pauses in progress have failed, with this reason."""
+        """Return the list in which pauses in the phase `APPLYING` have failed for a reason."""
         return Interventions(
             tuple(
                 replace(i, phase=Phase.FAILED, refusal=why) if i.phase is Phase.APPLYING else i
@@ -145,8 +150,13 @@ class Interventions:
         return f"{UNDO}{undone.text}" if undone else item.reason
 
     def last_undoable(self) -> Intervention | None:
-        """Return the newest applied change that was not undone, or None."""
-        undone = {i.reason.removeprefix(UNDO) for i in self.items if i.reason.startswith(UNDO)}
+        """Return the newest applied change that was not undone, or None.
+
+        An undo that was rejected or has failed did not undo anything.
+        """
+        refused = {Phase.FAILED, Phase.REJECTED}
+        undoes = (i for i in self.items if i.reason.startswith(UNDO) and i.phase not in refused)
+        undone = {undo.reason.removeprefix(UNDO) for undo in undoes}
         for item in reversed(self.items):
             if item.reason.startswith(UNDO) or item.id in undone:
                 continue

@@ -28,7 +28,7 @@ class LinkView:
     beat: Beat | None = None
     """The newest heartbeat; None before the first one."""
     clock_offset_s: float = 0.0
-    """The clock of the run's machine minus the one of this machine, if more than 1 s apart."""
+    """The clock of the run's machine minus the one of this machine; 0 if at most 1 s apart."""
     read_seq: int = 0
     """Newest record fetched while the history is being fetched."""
     head_seq: int = 0
@@ -80,8 +80,8 @@ def shown_state(run: RunView, link: LinkView) -> RunState:
 def stalled_s(run: RunView, link: LinkView, now: float) -> float | None:
     """Return for how many seconds a running run has made no step, if that is far more than usual.
 
-    They count from the last step or from the last change of state, whichever is later. None
-    otherwise, and if the run is not running.
+    They count from the last step or from the last change of state, whichever is later. The result
+    is None if that is not unusual, and if the run is not running.
     """
     if shown_state(run, link) is not RunState.RUNNING:
         return None

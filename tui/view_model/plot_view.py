@@ -49,7 +49,11 @@ class PlotView:
         return left, max(right, left + 1.0)
 
     def zoomed(self, inwards: bool, newest: float) -> PlotView:
-        """Return the view with half or double the span, centred on the cursor if there is one."""
+        """Return the view with half the span if `inwards`, else twice the span.
+
+        It is centred on the cursor; without one, the right edge stays. The span is at least
+        `MIN_SPAN`, and zooming out to the length of the run shows the whole run.
+        """
         left, right = self.window(newest)
         span = max(MIN_SPAN, (right - left) / 2) if inwards else (right - left) * 2
         if span >= newest and not inwards:
@@ -80,7 +84,10 @@ class PlotView:
         return replace(self, part=self.part + 1)
 
     def moved(self, columns: int, width: int, newest: int) -> PlotView:
-        """Return the view with the cursor moved by columns; the window moves to keep it visible."""
+        """Return the view with the cursor moved by columns of a plot that is `width` columns wide.
+
+        Without a cursor it starts at the newest step. The window moves to keep it visible.
+        """
         left, right = self.window(newest)
         stride = max(1, round((right - left) / max(1, width)))
         start = self.cursor if self.cursor is not None else newest
@@ -89,7 +96,8 @@ class PlotView:
     def panned(self, share: float, newest: float) -> PlotView:
         """Return the view with the window moved by a share of its width.
 
-        A window that reaches the newest step follows it from then on.
+        A window that reaches the newest step follows it from then on. A view of the whole run is
+        unchanged.
         """
         left, right = self.window(newest)
         if self.span is None:

@@ -40,7 +40,7 @@ class Pace:
     """Unix seconds of the newest step; None before the first one and after an interruption."""
 
     def extend(self, times: Sequence[float]) -> Pace:
-        """Return the pace after more steps that ended at these times."""
+        """Return the pace after more steps, which ended at `times` (Unix seconds, ascending)."""
         if not times:
             return self
         recent = [*([] if self.newest_s is None else [self.newest_s]), *times][-PACE_WINDOW - 1 :]
@@ -53,7 +53,7 @@ class Pace:
 
     @property
     def step_s(self) -> float | None:
-        """Median seconds per step; None before the second step."""
+        """Median seconds per step; None before the first interval, which needs two steps."""
         return median(self.intervals_s) if self.intervals_s else None
 
     def remaining_s(self, steps_left: int) -> float | None:
@@ -190,7 +190,7 @@ class RunView:
 
     @property
     def current_anomaly(self) -> Anomaly | None:
-        """The newest anomaly without a verdict; an alarm takes precedence over a watch."""
+        """The newest anomaly without a verdict; an alarm takes precedence over a watch alert."""
         waiting = [a for a in self.anomalies if a.open]
         alarms = [a for a in waiting if a.event.severity == "alarm"]
         found = alarms or waiting

@@ -62,15 +62,16 @@ class _Store:
         self.length = end
 
     def first(self, length: int) -> _Store:
-        """Return a copy of the first points, for the rare case that a series is extended twice."""
+        """Return a copy of the first `length` points, for an older version that is extended too."""
         other = _Store(length + 1)
         other.extend(self.xs[:length], self.ys[:length], length)
         return other
 
     def merged(self) -> _Store:
-        """Return a smaller store with all but the newest points merged into extremes of parts.
+        """Return a store in which older points are thinned out; the newest eighth is kept.
 
-        All parts have the same width, so that old history keeps the same resolution.
+        Of every part of the older x range, the smallest, the largest and the first non-finite value
+        remain. All parts have the same width, so that old history keeps the same resolution.
         """
         old = self.length - CAPACITY // _NEWEST
         xs, ys = self.xs[:old], self.ys[:old]
@@ -87,14 +88,20 @@ class _Store:
 
 
 def _parts(xs: Floats, amount: int) -> Indices:
-    """Return the part that each x falls into: at most `amount` parts, each a power of two wide."""
+    """Return the number of the part that each x falls into.
+
+    All parts have the same width, a power of two, so that there are about `amount` at most.
+    """
     width = 2.0 ** np.ceil(np.log2(max(xs[-1] - xs[0], 1.0) / amount))
     found: Indices = np.floor(xs / width).astype(np.int64)
     return found
 
 
 def _per_part(reduce: np.ufunc, ys: Floats, parts: Indices) -> Floats:
-    """Return, for every value, the extreme of the part it falls into."""
+    """Return, for every value, the extreme of the part it falls into.
+
+    `reduce` is `np.minimum` or `np.maximum`.
+    """
     starts = np.concatenate([[0], np.flatnonzero(np.diff(parts)) + 1])
     extremes: Floats = np.repeat(
         reduce.reduceat(ys, starts), np.diff(np.concatenate([starts, [len(ys)]]))
@@ -163,15 +170,17 @@ class Series:
         return float(self.ys[index]) if index >= 0 else None
 
     def tail(self, amount: int) -> list[float]:
-        """Return the newest values of the curve, oldest first."""
+        """Return the newest `amount` values of the curve, or all if it has fewer, oldest first."""
         return [float(y) for y in self.ys[max(0, self._length - amount) :]]
 
     def head(self, amount: int) -> list[float]:
-        """Return the oldest values of the curve, oldest first."""
+        """Return the oldest `amount` values of the curve, or all if it has fewer, oldest first."""
         return [float(y) for y in self.ys[:amount]]
 
     def trace(self, x0: float, x1: float, columns: int) -> Trace:
-        """Return at most two points per column of [x0, x1]: the extremes, at their true x.
+        """Return the extremes of each column of [x0, x1], at their true x.
+
+        If the range has at most two points per column on average, all of them are returned.
 
         Raises:
             ValueError: columns < 1.
@@ -182,6 +191,8 @@ class Series:
 
     def trace_between(self, edges: Floats) -> Trace:
         """Return the smallest and the largest value between each pair of neighbouring edges.
+
+        If there are at most two points per pair on average, all of them are returned.
 
         Args:
             edges: two or more x, increasing.
@@ -211,7 +222,11 @@ class Series:
 
 
 def _extreme_indices(low: Floats, high: Floats, cuts: Sequence[int]) -> Indices:
-    """Return the indices of the smallest and the largest value of each part, in order."""
+    """Return the indices of the smallest and the largest value of each part, ascending.
+
+    `low` and `high` are the values with non-finite ones replaced by ∞ and -∞; `cuts` are the
+    indices at which parts begin, and the end of the last part.
+    """
     found: list[int] = []
     left = cuts[0]
     for right in cuts[1:]:
@@ -226,7 +241,7 @@ def _extreme_indices(low: Floats, high: Floats, cuts: Sequence[int]) -> Indices:
 
 
 def _split(picks: Indices, bad: Indices, xs: Floats, ys: Floats) -> tuple[tuple[Point, ...], ...]:
-    """Return the picked points, split wherever a value between them is not finite."""
+    """Return the points at the indices `picks`, split wherever an index in `bad` lies between."""
     if not len(picks):
         return ()
     points = list(zip(xs[picks].tolist(), ys[picks].tolist(), strict=True))
@@ -255,7 +270,7 @@ class SmoothedSeries:
         return self.run(np.array([value]))[0]
 
     def run(self, values: Floats) -> tuple[SmoothedSeries, Floats]:
-        """Return the average after more values, and its value after each of them."""
+        """Return the average after more values, and its value after each of them `[N]`."""
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
         weight = 1 - (1 - self.weight) * self.beta ** np.arange(len(total))

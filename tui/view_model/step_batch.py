@@ -66,9 +66,11 @@ class Steps:
         )
 
     def thinned(self, width: int) -> Steps:
-        """Keep only the extremes and the first non-finite value of each block of `width` steps.
+        """Drop most values: each column keeps the extremes of each block of `width` steps.
 
-        The columns are unchanged; `present` masks the values that were dropped.
+        Of a block, the first non-finite value is kept too, or the first value if all are finite; an
+        incomplete block at the end is kept whole. A width below 4 changes nothing. The columns keep
+        their length; `present` is false for the values that were dropped.
         """
         blocks = len(self) // width
         if width < 4 or not blocks:
@@ -254,7 +256,7 @@ class _Template:
 
 
 def _template(payload: bytes) -> _Template | None:
-    """Return the layout of a finished step; None for any other record."""
+    """Return the layout of a finished step; None for any other record or an unknown encoding."""
     if not _is_step(payload):
         return None
     try:

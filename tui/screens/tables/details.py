@@ -14,6 +14,7 @@ from ...dialogs.command_cost import given_up
 from ...plot.panels import metrics_of
 from ...text import format as fmt
 from ...view_model.app_state import AppState
+from ...view_model.branches import value_on
 from ...view_model.run_view import CheckpointView, RunView
 from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
@@ -41,7 +42,7 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
     for step in (found.step + offset for offset in AROUND):
         if 1 <= step <= state.run.step or step == found.step:
             values = [
-                _shown(name, value_on(state.run, name, found.timeline, step)) for name in names
+                _shown(name, value_at(state.run, name, found.timeline, step)) for name in names
             ]
             yield _cells(f"{step:,}", values, WATCH if step == found.step else "")
     yield Content("")
@@ -69,8 +70,8 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
     yield _cells("", ("then", "now", "change"), BOLD)
     now = max(branch.timeline for branch in state.run.branches)
     for name in metrics_of(state.run):
-        then = value_on(state.run, name, found.timeline, found.step)
-        newest = value_on(state.run, name, now, state.run.step)
+        then = value_at(state.run, name, found.timeline, found.step)
+        newest = value_at(state.run, name, now, state.run.step)
         if then is not None and newest is not None:
             change = "–" if then == newest else _shown(name, newest - then, sign=True)
             style = DIM if then == newest else ""
@@ -97,7 +98,7 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
     for name in ("loss~0.9", "grad_norm", "lr"):
         steps = [found.step + offset for offset in (-1, 20, 100)]
         values = [
-            value_on(state.run, name, timeline, s) if s <= state.run.step else None for s in steps
+            value_at(state.run, name, timeline, s) if s <= state.run.step else None for s in steps
         ]
         if any(value is not None for value in values):
             label = name.replace("~", ", ema ")
@@ -161,13 +162,10 @@ DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
 }
 
 
-def value_on(run: RunView, name: str, timeline: int, step: int) -> float | None:
-    """Return a metric at a step of a timeline, from its branch or those it forked from, or None."""
-    for branch in reversed(run.branches):
-        series = branch.curves.get(name)
-        if branch.timeline <= timeline and series and (series.first_x or 0) <= step:
-            return series.at(step)
-    return None
+def value_at(run: RunView, name: str, timeline: int, step: int) -> float | None:
+    """Return a metric at a step of a timeline or of those it forked from; None if it has none."""
+    on = [index for index, branch in enumerate(run.branches) if branch.timeline == timeline]
+    return value_on(run.branches, on[-1], name, step) if on else None
 
 
 def _shown(name: str, value: float | None, *, sign: bool = False) -> str:

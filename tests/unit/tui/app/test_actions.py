@@ -51,7 +51,10 @@ def test_every_command_of_the_protocol_can_be_reached_by_a_key() -> None:
 def test_no_key_means_two_things_on_a_screen() -> None:
     assert key_faults({}) == []
     assert "space is assigned to run.pause and run.stop" in key_faults({"run.stop": "space"})
-    assert key_faults({"run.halt": "b"}) == ["there is no action 'run.halt'"]
+    assert key_faults({"run.pauze": "b"}) == [
+        "there is no action 'run.pauze'; did you mean 'run.pause'?"
+    ]
+    assert "lists all actions" in key_faults({"zzz": "b"})[0]
 
 
 def test_bindings_can_be_rebound_by_action_id() -> None:
@@ -75,7 +78,7 @@ def test_what_is_refused_says_why() -> None:
     state = _state(eventful())
     other = Beat(time=0, last_seq=1, engine_alive=True, controller="bob@lab", controller_viewer="b")
     taken = fold(state, [BeatArrived(other)], 0)
-    assert why_not(ACTION_OF["lr.change"], taken) == "bob@lab has control; t takes it over"
+    assert why_not(ACTION_OF["lr.change"], taken) == "bob@lab has control; take it over with t"
     assert why_not(ACTION_OF["control.toggle"], taken) is None
     assert why_not(ACTION_OF["anomaly.recover"], state) == "no open anomaly"
     assert why_not(ACTION_OF["anomaly.recover"], _state(live_spike())) is None

@@ -23,7 +23,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
-from fttui.tui.preferences import Preferences, with_file
+from fttui.tui.preferences import Preferences, read_preferences, with_file
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.modal import Palette
@@ -216,10 +216,10 @@ async def test_recover_says_in_numbers_what_it_will_do() -> None:
     async with driven(FakeSession(script)) as (app, pilot):
         await pilot.press("R")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
-        assert "Back to step 800; 441 steps" in text_of(app)
+        assert "Back to step 800; the rollback loses 441 steps" in text_of(app)
         assert "timeline 3" in text_of(app)
         assert "×0.25" in text_of(app)
-        assert "clip 0.300" in text_of(app)
+        assert "(max norm) 0.300" in text_of(app)
         assert "801–1,261 is skipped" in text_of(app)
 
 
@@ -244,8 +244,34 @@ def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
     faults = " ".join(with_file(Preferences(), file).faults)
     assert "l is assigned to run.pause and lr.change" in faults
     assert "there is no action 'run.hold'" in faults
+    assert "the app uses its own keys" in faults
     file.write_text("keys = [")
     assert with_file(Preferences(), file).faults
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ('theme = "solarized"', "theme: got 'solarized', expected dark or light"),
+        ("theme = 5", "theme: got 5, expected dark or light"),
+        ('keys = "p"', "keys: expected a table [keys]"),
+        ("dark = true", "unknown key 'dark', expected theme or a table [keys]"),
+    ],
+)
+def test_no_setting_of_the_own_file_is_ignored_silently(tmp_path, text: str, fault: str) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text(text)
+    read = with_file(Preferences(theme="fttui-16"), file)
+    assert read.faults[0].startswith(f"{file}: {fault}")
+    assert (read.keys, read.theme) == ({}, "fttui-16")
+
+
+def test_an_unknown_theme_of_the_environment_is_told(tmp_path) -> None:
+    read = read_preferences({"FTTUI_THEME": "blue", "COLORTERM": "truecolor"}, "UTF-8")
+    assert read.theme == "fttui-dark"
+    assert read.faults == ("FTTUI_THEME: got 'blue', expected dark or light",)
+    (tmp_path / "app.toml").write_text('theme = "light"')
+    assert with_file(read, tmp_path / "app.toml").faults == read.faults
 
 
 async def test_own_keys_work_and_are_shown_everywhere() -> None:
@@ -415,7 +441,7 @@ async def test_a_question_that_cannot_be_read_is_not_agreed_to(keys: str) -> Non
         await until(pilot, lambda: len(app.screen_stack) == 2)
         assert "too small" not in text_of(app)
         if keys == "r":
-            await until(pilot, lambda: "of work are" in text_of(app))
+            await until(pilot, lambda: "rollback loses" in text_of(app))
         if keys == "l":
             await pilot.press(*"x0.5")
         await pilot.resize_terminal(59, 16)

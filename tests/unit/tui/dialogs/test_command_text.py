@@ -80,11 +80,11 @@ def test_each_has_its_own_name_and_says_what_it_does(state: AppState, way: str) 
 
 
 def test_stopping_says_what_is_lost(state: AppState) -> None:
-    assert "the last 41 steps of work are lost" in in_words(state, Stop(save=False))[0]
+    assert "loses the last 41 steps of work" in in_words(state, Stop(save=False))[0]
     assert "writes a checkpoint" in in_words(state, Stop())[0]
     held = AppState(run=replace(state.run, state=RunState.PAUSED))
     assert in_words(held, Stop())[0] == "Writes a checkpoint and ends the run."
-    assert in_words(held, Stop(save=False))[0].startswith("Ends the run at step 1,241;")
+    assert in_words(held, Stop(save=False))[0].startswith("Ends the run at step 1,241 and")
     assert "not started yet" in in_words(AppState(), Stop())[0]
     assert AppState().state is RunState.STARTING
 

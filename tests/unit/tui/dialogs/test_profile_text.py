@@ -26,6 +26,6 @@ def test_a_profile_says_where_the_time_went_and_what_to_do() -> None:
     assert lines[1].startswith("forward    25 % ██████ ")
     assert lines[2].startswith("backward   75 % ██████████████████ ")
     assert "device idle 80 %, 12,345 kernels per step" in lines
-    assert "MFU 1.4 % of 700 TFLOP/s, measured on a large matrix product" in lines
+    assert "MFU 1.4 % of the 700 TFLOP/s that a large matrix product reaches" in lines
     assert "device time: matrix products 75 %, elementwise 25 %" in lines
     assert lines[-1] == "→ launch-bound: raise train.batch"

@@ -7,6 +7,7 @@ import pytest
 
 from fttui.engine.protocol.commands import ScaleLr
 from fttui.engine.protocol.events import (
+    CheckpointSaved,
     CommandAccepted,
     CommandApplied,
     Record,
@@ -27,6 +28,7 @@ from fttui.tui.plot.panels import (
     value_at,
 )
 from fttui.tui.plot.ticks import axis_ticks, log_ticks, ticks
+from fttui.tui.screens.tables import details
 from fttui.tui.text import format as fmt
 from fttui.tui.text.glyphs import STATE_SHAPE, to_ascii
 from fttui.tui.view_model.app_state import AppState, fold, submitted, take_slice
@@ -191,6 +193,10 @@ def test_undo_takes_the_newest_change_that_was_not_undone() -> None:
     found = entries.upsert(applied("u", f"{UNDO}b")).last_undoable()
     assert found is not None
     assert found.id == "a"
+    refused = Intervention("u", "lr scale 1", "ann", Phase.REJECTED, reason=f"{UNDO}b")
+    found = entries.upsert(refused).last_undoable()
+    assert found is not None
+    assert found.id == "b", "an undo that was rejected did not undo it"
     both = entries.upsert(applied("u", f"{UNDO}b")).upsert(applied("v", f"{UNDO}a"))
     assert both.last_undoable() is None
 
@@ -278,6 +284,32 @@ def test_the_cursor_reads_the_live_timeline() -> None:
     run = _state(eventful()).run
     assert value_at(run, "loss", 812) == run.branches[1].curves["loss"].at(812)
     assert value_at(run, "loss", 100) == run.branches[0].curves["loss"].at(100)
+
+
+def _rolled_back_twice() -> Script:
+    """Steps 1 to 60; from step 20, steps 21 to 50; and from step 40 of the first, 41 to 45."""
+    script = Script().start().run().train(20).checkpoint().train(20).checkpoint()
+    first, second = (e for e in (r.event for r in script.records) if isinstance(e, CheckpointSaved))
+    script.train(20).evaluate(9.0).rollback(first.name, 20).train(30)
+    return script.rollback(second.name, 40).train(5)
+
+
+def test_a_value_of_the_live_history_is_never_one_that_was_abandoned() -> None:
+    run = _state(_rolled_back_twice()).run
+    first, between, newest = (branch.curves["loss"] for branch in run.branches)
+    assert value_at(run, "loss", 43) == newest.at(43)
+    assert value_at(run, "loss", 30) == first.at(30) != between.at(30)
+    assert value_at(run, "eval.loss", None) is None, "it was measured at step 60, after the fork"
+
+
+def test_details_of_a_timeline_show_no_value_of_one_that_it_does_not_descend_from() -> None:
+    run = _state(_rolled_back_twice()).run
+    first, between, newest = (branch.curves["loss"] for branch in run.branches)
+    assert details.value_at(run, "loss", 3, 30) == first.at(30)
+    assert details.value_at(run, "loss", 2, 30) == between.at(30)
+    assert details.value_at(run, "loss", 2, 15) == first.at(15)
+    assert details.value_at(run, "loss", 1, 55) == first.at(55)
+    assert details.value_at(run, "loss", 3, 44) == newest.at(44)
 
 
 # plot view
