@@ -26,9 +26,9 @@ class Reason:
     remedy: str
     """The step that avoids the finding."""
     limit: float | None = None
-    """Largest share that needs no consent; None: the finding is only shown."""
+    """Largest share that needs no consent, from 0 to 1; None: the finding is only shown."""
     drops: bool = False
-    """Whether the units are left out of the data."""
+    """Whether records that were read are left out, which explains data without any record."""
 
 
 CUT = Reason(
@@ -260,7 +260,7 @@ UNUSED_COLUMNS = Reason(
     "unused-columns",
     "columns",
     "not read, because the record format has no place for them",
-    "rename a column that the records need to a name of the format",
+    "if the records need a column, set data.columns: {FIELD: COLUMN}",
 )
 IGNORED_COLUMNS = Reason(
     "ignored-columns",
@@ -378,7 +378,7 @@ UNREAD_KEYS = Reason(
     "unread-keys",
     "keys",
     "not read, because the records of the file are under another key",
-    "write the records that are meant as a list, or as JSON lines",
+    "write the records to train on to a file of their own, as a list or as JSON lines",
 )
 UNREAD_RECORDS = Reason(
     "unread-records",

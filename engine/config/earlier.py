@@ -37,7 +37,7 @@ def read_as_before(config: RunConfig, keys: Collection[str]) -> RunConfig:
 
 
 def _before_columns(data: DataConfig, task: str) -> DataConfig:
-    """Return a section that reads the columns of the formats and no others."""
+    """Return a `data` section without the columns and labels that `data.columns` made readable."""
     if task == "contrastive":
         label = "class" if data.label == "auto" else data.label
         unread = dict.fromkeys((*_LABELS, *_SCORES))
@@ -47,7 +47,10 @@ def _before_columns(data: DataConfig, task: str) -> DataConfig:
 
 
 def _before_yes_labels(data: DataConfig, task: str) -> DataConfig:
-    """Return a section that passes every role to the template and has fixed positive labels."""
+    """Return a `data` section that passes every role to the chat template under its own name.
+
+    For task kto, it also has the positive labels that were fixed before.
+    """
     roles = {"*": "*"} | data.roles
     yes = list(_GOOD) if task == "kto" and data.yes_labels is None else data.yes_labels
     return replace(data, roles=roles, yes_labels=yes)

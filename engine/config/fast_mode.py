@@ -8,7 +8,7 @@ MIXTURE_OF_EXPERTS = "the model is a mixture of experts, whose routing depends o
 
 
 def why_not_fast(config: RunConfig, kind: str) -> str | None:
-    """Return why the run cannot use CUDA graphs or static shapes, or None if it can.
+    """Return the first reason why the run cannot use CUDA graphs or static shapes; None if it can.
 
     Args:
         config: The run.
@@ -17,7 +17,9 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
     train, attention = config.train, config.model.attention
     reasons = {
         "train.fast is off": train.fast == "off",
-        "model.quantize: int8 looks for outliers in the data": config.model.quantize == "int8",
+        "model.quantize: int8 separates outliers, whose number depends on the data": (
+            config.model.quantize == "int8"
+        ),
         "adapter: none trains the weights of the model itself": config.adapter.kind == "none",
         f"CUDA graphs need a CUDA device, and this is {kind}": (
             train.fast != "static" and kind != "cuda"
@@ -36,7 +38,7 @@ def refusal(reason: str) -> str:
 
 
 def fast_fact(config: RunConfig, reason: str | None) -> str:
-    """Return how a run trains in a few words: with CUDA graphs, or why not.
+    """Return how a run trains in a few words: CUDA graphs, static shapes, or why without both.
 
     Args:
         config: The run.

@@ -18,11 +18,13 @@ from .earlier import read_as_before
 from .messages import (
     describe_type,
     describe_value,
-    is_section,
+    item_section,
     key_paths,
+    own_section,
     suggest_key,
     suggest_value,
 )
+from .model_files import is_template_text
 from .quarantine import read_ids, why_not_listed
 from .schema import DataSource, RunConfig, Section
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
@@ -48,7 +50,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     are looked up in the current folder, then in the folder of the file.
 
     Raises:
-        ConfigError: All errors of the file, one per line.
+        ConfigError: All errors of the keys and values, one per line; without any, all errors of the
+            cross-field checks.
     """
     source = read_config(path)
     builder = _Builder(str(path))
@@ -111,7 +114,7 @@ def with_config(loaded: LoadedConfig, config: RunConfig) -> LoadedConfig:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Dumper that quotes text which this loader, unlike PyYAML's, would not read as text."""
+    """Dumper that also quotes texts which `parse_scalar` would not read as text."""
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
@@ -192,8 +195,11 @@ class _Builder:
 
     def _field(self, annotation: Any, value: Value, path: str) -> Any:
         self.places[path] = value.place
-        if is_section(annotation):
-            return self._section(annotation, value, path)
+        own, item = own_section(annotation), item_section(annotation)
+        if own is annotation or (own and isinstance(value.data, dict)):
+            return self._section(own, value, path)
+        if item and isinstance(value.data, list):
+            return [self._section(item, child, path) for child in value.data]
         try:
             return _convert(value, annotation)
         except ValueError:
@@ -205,7 +211,8 @@ class _Builder:
             return None
 
     def _unknown_key(self, key: str, value: Value, path: str, siblings: list[str]) -> None:
-        meant = suggest_key(key, path, key_paths(RunConfig))
+        paths = [*key_paths(RunConfig), *(f"{path}.{name}".lstrip(".") for name in siblings)]
+        meant = suggest_key(key, path, paths)
         hint = f"did you mean '{meant}'?" if meant else f"known here: {', '.join(siblings)}"
         where = f" in {path}" if path else ""
         self._problems.append(f"{value.place}: unknown key '{key}'{where}; {hint}")
@@ -311,6 +318,7 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
         config.data,
         train=_absolute_sources(config.data.train, folder),
         eval=config.data.eval and _absolute(config.data.eval, folder),
+        template=config.data.template and _absolute_template(config.data.template, folder),
     )
     model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
     start = config.adapter.start
@@ -338,6 +346,15 @@ def _absolute_sources(train: str | list[DataSource], folder: Path) -> str | list
     if isinstance(train, str):
         return _absolute(train, folder)
     return [msgspec.structs.replace(one, path=_absolute(one.path, folder)) for one in train]
+
+
+def _absolute_template(template: str, folder: Path) -> str:
+    """Make the path of a template's file absolute; a name and the Jinja text stay unchanged."""
+    if is_template_text(template):
+        return template
+    bases = (base.absolute() for base in (Path.cwd(), folder))
+    paths = [os.path.join(base, os.path.expanduser(template)) for base in bases]
+    return next((os.path.normpath(path) for path in paths if os.path.isfile(path)), template)
 
 
 def _absolute(name: str, folder: Path) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from typing import Any
+from typing import Any, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
+
+from .sections.base import Section
 
 FAMILIAR = {
     "attn_implementation": "model.attention",
@@ -136,6 +138,17 @@ def _bounds(info: inspect.IntType | inspect.FloatType) -> str:
 def is_section(annotation: Any) -> bool:
     """Whether a field's type is a configuration section."""
     return isinstance(annotation, type) and issubclass(annotation, msgspec.Struct)
+
+
+def own_section(annotation: Any) -> type[Section] | None:
+    """Return the section that a field holds, also if it may be null; None for other fields."""
+    return next(filter(is_section, (annotation, *get_args(annotation))), None)
+
+
+def item_section(annotation: Any) -> type[Section] | None:
+    """Return the section that the entries of a field's list are; None for other fields."""
+    lists = (one for one in (annotation, *get_args(annotation)) if get_origin(one) is list)
+    return next((own_section(get_args(one)[0]) for one in lists), None)
 
 
 def key_paths(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:

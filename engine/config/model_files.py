@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 MOST_BYTES = 64 * 2**20
-"""Largest size of a file of settings; that of the largest vocabularies is a few MB."""
+"""Largest size of a file of settings; most have a few KB, and the largest known ones a few MB."""
+
+
+def is_template_text(template: str) -> bool:
+    """Whether `data.template` is the Jinja text itself, and not a file or the name of one."""
+    return "{" in template or "\n" in template
 
 
 def read_settings_file(file: Path) -> bytes:

@@ -29,7 +29,7 @@ def _lines() -> Iterator[str]:
 
 
 def _escaped(cell: str) -> str:
-    """Return a cell whose bars do not end it."""
+    """Return the text of a table cell with its vertical bars escaped."""
     return cell.replace("|", r"\|")
 
 

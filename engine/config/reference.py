@@ -51,7 +51,7 @@ def _section(struct: type[Section], path: str) -> Iterator[str]:
 
 
 def _escaped(cell: str) -> str:
-    """Return a cell whose bars do not end it."""
+    """Return the text of a table cell with its vertical bars escaped."""
     return cell.replace("|", r"\|")
 
 

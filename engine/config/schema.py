@@ -106,15 +106,15 @@ class DataConfig(Section, frozen=True, kw_only=True):
     max_length: Annotated[int, Meta(ge=8, le=MOST)] = 1024
     """Tokens per sequence; longer sequences are truncated, and their number is reported."""
     train_limit: Count | None = None
-    """Use only the first records of each source; null uses all."""
+    """Use only this many records from the beginning of each source; null uses all."""
     eval_limit: Count | None = 256
     """Evaluate on at most this many records, evenly spaced; null uses all."""
     completion_only: bool = True
     """Take the loss only on completion (assistant) tokens, where the format marks them."""
     template: str | None = None
-    """Chat template of conversations: a file, a name in TRL's collection such as `qwen3`, or the
-    Jinja text itself; null is the template of the model's tokenizer. It is exported with the
-    model."""
+    """Chat template of conversations: a file (a relative path is looked up as in `train`), a name
+    in TRL's collection such as `qwen3`, or the Jinja text itself; null is the template of the
+    model's tokenizer. It is exported with the model."""
     special_tokens: list[str] = []
     """Special tokens to add to the tokenizer, such as `["<|im_start|>", "<|im_end|>"]` for a chat
     template that writes them. New tokens get rows in the embedding and the output head, which

@@ -26,8 +26,8 @@ MOST_DEPTH = 40
 """Most levels of a configuration inside each other."""
 
 _TOO_MUCH = (
-    f"got more than {MOST_VALUES:,} values, with what aliases stand for, or more than {MOST_DEPTH} "
-    "levels; expected a configuration such as those in configs/"
+    f"got more than {MOST_VALUES:,} values, those that aliases stand for included, or more than "
+    f"{MOST_DEPTH} levels; expected a configuration such as those in configs/"
 )
 
 Scalar = str | int | float | bool | None

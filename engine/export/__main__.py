@@ -102,8 +102,8 @@ def _export(options: argparse.Namespace) -> None:
 
 
 def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace) -> str:
-    """Return the command that was typed, for the error that proposes it with one more option."""
-    words = ["fttui", "export", f"{run.id}@{manifest.step}", f"--{options.kind}"]
+    """Return the command line of this export, to which an error adds `--accept-changed`."""
+    words = ["fttui", "export", f"{run.id}@{manifest.name}", f"--{options.kind}"]
     words += ["--ema"] * options.ema
     if not options.out.absolute().is_relative_to(run.path):
         words += ["--out", str(options.out)]
@@ -117,7 +117,9 @@ def _require_same_model(
     accept: frozenset[str],
     command: str,
 ) -> list[AcceptedChange]:
-    """Return the accepted changes of the model since training; other changes are only printed.
+    """Compare the model with that of the training; return the changes that the user accepts.
+
+    Changes of what the export does not use, such as the data, are only printed.
 
     Raises:
         ContentChanged: base model, tokenizer, chat template or merged start adapter changed, and

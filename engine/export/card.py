@@ -47,7 +47,7 @@ class ModelCard:
     vision: bool = False
     """Whether the model also takes images."""
     notes: Sequence[str] = ()
-    """Paragraphs about differences from the model in training."""
+    """Paragraphs about the use of the export, and about differences from the model in training."""
 
     @property
     def embeds(self) -> bool:
@@ -91,7 +91,11 @@ class ModelCard:
         )
         if self.config.adapter.kind == "none":
             what = "The weights of the base model itself were trained."
-        average = " What was trained is the moving average over training." if self.averaged else ""
+        average = (
+            " The trained weights are their exponential moving average (train.ema)."
+            if self.averaged
+            else ""
+        )
         return (
             f"{self.base.name}, fine-tuned by fttui for the task {self.config.task}. "
             f"{what}{average}\n\n"
@@ -123,7 +127,10 @@ class ModelCard:
         return "\n".join(("```python", *lines, "```"))
 
     def _adapter_usage(self) -> Iterator[str]:
-        """Yield code that loads the adapter on the base model, quantized as in training."""
+        """Yield lines of Python that load the adapter on the base model of the training.
+
+        The base is quantized as in training, unless a start adapter has to be merged into it.
+        """
         model = self.config.model
         if self.config.adapter.merge_first:
             yield from self._merged_usage()
@@ -142,7 +149,7 @@ class ModelCard:
         yield f'model = AutoPeftModelForCausalLM.from_pretrained("FOLDER"{more})'
 
     def _merged_usage(self) -> Iterator[str]:
-        """Yield code that merges the start adapter into the base before it loads the adapter."""
+        """Yield lines of Python that merge the start adapter into the base and load the export."""
         kind = _VISION if self.vision else _TEXT
         start = shown_start(self.config.adapter.start)
         yield "from peft import PeftModel"
@@ -170,7 +177,7 @@ class ModelCard:
 
 
 def _quantized_usage(model: ModelConfig) -> Iterator[str]:
-    """Yield code that defines the quantization of the base model; nothing if it has none."""
+    """Yield lines of Python that define the quantization of the base model, if it has one."""
     if model.quantize == "none":
         return
     yield "quantized = BitsAndBytesConfig("
@@ -183,9 +190,10 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
 
 
 def shown_start(start: str | None) -> str:
-    """Return the name of a start adapter without its folders.
+    """Return the name of a start adapter (`adapter.start`) without private folders.
 
-    A checkpoint is RUN@NAME, a folder in the cache of the hub the id of its repository.
+    A checkpoint is named RUN@NAME, and a folder in the cache of the Hugging Face Hub by the id of
+    its repository. A relative path is returned as it is.
     """
     path = Path(start or "")
     above = path.parent.parent.name
@@ -197,12 +205,12 @@ def shown_start(start: str | None) -> str:
 
 
 def _name(source: str) -> str:
-    """Return the name of a source without its folder, which is private."""
+    """Return the last part of an absolute path, whose folders are private, or the name as it is."""
     return Path(source).name if Path(source).is_absolute() else source
 
 
 def without_folders(config: RunConfig) -> RunConfig:
-    """Return the configuration with file names instead of absolute paths."""
+    """Return the configuration with names in place of absolute paths, which are private."""
     train = config.data.train
     data = replace(
         config.data,
@@ -210,6 +218,7 @@ def without_folders(config: RunConfig) -> RunConfig:
         if isinstance(train, str)
         else [replace(source, path=_name(source.path)) for source in train],
         eval=None if config.data.eval is None else _name(config.data.eval),
+        template=None if config.data.template is None else _name(config.data.template),
     )
     start = config.adapter.start
     return replace(

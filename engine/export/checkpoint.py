@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from ..errors import CheckpointError
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.run_dir import RunDirectory
-from .plain import plain_adapter
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"
@@ -65,5 +64,7 @@ def read_trained(run: RunDirectory, wanted: str, *, ema: bool) -> TrainedFiles:
             "never removed with: fttui ctl checkpoint pin"
         ) from None
     if not whole:
+        from .plain import plain_adapter  # it imports torch, which errors above need not wait for
+
         weights, settings = plain_adapter(weights, settings, initial)
     return TrainedFiles(manifest, weights, settings, averaged=ema)

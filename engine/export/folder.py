@@ -20,7 +20,7 @@ def new_folder(target: Path) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to the target when the body succeeds.
 
     Raises:
-        ConfigError: the target exists and is not empty.
+        ConfigError: the target exists and is not an empty folder.
         FttuiError: the folder cannot be written.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
@@ -48,7 +48,7 @@ def new_folder(target: Path) -> Iterator[Path]:
 
 
 def require_space(folder: Path, need_bytes: int) -> None:
-    """Check that a folder's disk has enough space.
+    """Check that a folder's disk has `need_bytes` and 50 MB more, if its free space is known.
 
     Raises:
         FttuiError: it has not; the text names the space needed and the space free.

@@ -30,13 +30,13 @@ class LineageStep:
     what: str
     issuer: str
     outcome: str = ""
-    """The value before and after, such as `1 → 0.5`."""
+    """The value before and after, such as `1 → 0.5`, or what the command did."""
     reason: str = ""
 
 
 @dataclass
 class Lineage:
-    """The lineage of a checkpoint, as the model card shows it."""
+    """What led to a checkpoint, as the model card shows it: data, evaluations, interventions."""
 
     run: str
     facts: dict[str, str] = field(default_factory=dict)

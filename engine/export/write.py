@@ -64,7 +64,7 @@ def write_merged(
     """Write a model for plain transformers, or for sentence-transformers if it embeds.
 
     The base is quantized as in training and then dequantized, because the adapter was trained on
-    those weights. The written weights have the precision of the base model.
+    those weights. The written weights are bf16 if those of the base are 16-bit, otherwise fp32.
 
     Raises:
         ModelError: the base model cannot be loaded.
@@ -108,7 +108,7 @@ def _with_own_weights(folder: Path, model: Any, files: TrainedFiles, progress: P
     found = model.load_state_dict(trained, strict=False)
     if found.unexpected_keys:
         raise CheckpointError(
-            f"checkpoint {files.manifest.name}: the base model has no "
+            f"checkpoint {files.manifest.name}: the base model has no weight named "
             f"{found.unexpected_keys[0]}; use the base model of the run"
         )
     return model
@@ -120,6 +120,7 @@ def write_adapter(
     """Write an adapter for plain PEFT.
 
     Raises:
+        ConfigError: the run has no adapter.
         ModelError: the tokenizer of the base model cannot be loaded.
         FttuiError: the disk has not enough space.
     """
@@ -141,7 +142,11 @@ def write_adapter(
 
 
 def _for_merging(config: RunConfig) -> RunConfig:
-    """Return a configuration that loads the base in its own precision, without training options."""
+    """Return the configuration with which the base model is loaded to be merged.
+
+    It computes in bf16 if the weights of the base are 16-bit, otherwise in fp32. What changes the
+    base for training (lean mode, the initialization of the adapter) is left out.
+    """
     source = load_tokenizer(config.model, config.data, _silent).name_or_path
     settings = _settings(config.model, str(source))
     stored = settings.dtype or settings.get_text_config().dtype
@@ -163,7 +168,7 @@ def _settings(model: ModelConfig, source: str) -> Any:
 
 
 def _copy_processor(folder: Path, config: RunConfig) -> None:
-    """Copy the files that say how the base model takes images."""
+    """Copy the settings of the base model's image processor, if its folder is on this machine."""
     source, _ = model_folder(config)
     if source is None:
         return
@@ -210,7 +215,7 @@ def _finish(
     *,
     merged: bool,
 ) -> None:
-    """Write the tokenizer with its chat template, and the model card."""
+    """Write the tokenizer with its chat template, the model card, and settings for images."""
     tokenizer.save_pretrained(str(folder))
     vision = sees_images(_settings(config.model, str(tokenizer.name_or_path)))
     if vision and merged:
@@ -236,7 +241,12 @@ def _finish(
 
 
 def describe_base(model: ModelConfig, source: str) -> BaseModel:
-    """Return the name and license of the base model, if they are known on this machine."""
+    """Return the name of the base model, and its license if that is known on this machine.
+
+    Args:
+        model: The base model as configured.
+        source: The folder or Hub id from which its tokenizer was loaded.
+    """
     if model.id.startswith(PREFIX):
         package = model.id.removeprefix(PREFIX)
         return BaseModel(f"SmolLM2-135M-Instruct ({package})", None, _package_license(package))

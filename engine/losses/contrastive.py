@@ -67,7 +67,10 @@ def info_nce(
     symmetric: bool | Reverse = False,
     margin: float | None = None,
 ) -> ContrastiveResult:
-    """Return the cross-entropy of each anchor's positive among the candidates not excluded.
+    """Sum the InfoNCE loss over the anchors, and the measurements in `FIGURES`.
+
+    The loss of an anchor is the cross-entropy of its positive among the candidates that are not
+    excluded.
 
     Args:
         anchors: [N, H], not normalised; under DDP the anchors of this rank.
@@ -97,8 +100,10 @@ def pairwise_logistic(
     symmetric: bool | Reverse = False,
     margin: float | None = None,
 ) -> ContrastiveResult:
-    """Return the mean over negatives of log(1 + exp((cos_negative − cos_positive) / temperature)).
+    """Sum a pairwise logistic loss over the anchors, and the measurements in `FIGURES`.
 
+    The loss of an anchor is the mean over its negatives of
+    log(1 + exp((cos_negative − cos_positive) / temperature)), or 0 if it has no negative.
     With one negative it equals `info_nce`; with more, the hard negatives do not dominate the
     others. The arguments are those of `info_nce`.
 
@@ -137,9 +142,9 @@ def _contrast(
 
 
 def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
-    """Return what is compared in the direction from positives to anchors, if no others are given.
+    """Return the reverse direction of a symmetric loss if `anchors` are all anchors.
 
-    The mask is reduced to the positives and transposed.
+    The mask [N, M] is reduced to the columns of the positives and transposed to [N, N].
     """
     own = torch.arange(len(anchors), device=anchors.device)
     return Reverse(anchors, own, None if mask is None else mask[:, positive].T)
@@ -148,7 +153,10 @@ def _within(anchors: Tensor, positive: Tensor, mask: Tensor | None) -> Reverse:
 def _excluded(
     mask: Tensor | None, cosines: Tensor, positive: Tensor, margin: float | None
 ) -> Tensor:
-    """Return [N, M] True where a candidate is excluded, never at the positive."""
+    """Return [N, M] True where a candidate is excluded by the mask or the margin of `info_nce`.
+
+    The positive of an anchor is never excluded.
+    """
     own = positive.unsqueeze(1)
     found = torch.zeros_like(cosines, dtype=torch.bool) if mask is None else mask.bool()
     if margin is not None:

@@ -29,15 +29,16 @@ def selected_cross_entropy(
 
     The head runs only on these positions, one chunk of tokens at a time. With a frozen head the
     gradient of each chunk is computed immediately, so logits are computed once; with a trainable
-    head they are recomputed in the backward pass.
+    head they are recomputed in the backward pass. A `SlicedHead` is applied one slice of the
+    vocabulary at a time instead.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
         chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
-        smoothing: Share of the target that is spread evenly over the vocabulary; a sliced head
-            ignores it.
+        smoothing: Share of the target that is spread evenly over the vocabulary; not used with a
+            `SlicedHead`.
 
     Returns:
         The loss sum (fp32 scalar) and its number of tokens (int64 scalar). Without any label the
@@ -84,7 +85,7 @@ def static_cross_entropy(
 
 
 def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
-    """Return the log-probability of each sequence's labels, with shapes independent of labels.
+    """Sum log p(label) over each sequence, with shapes independent of the labels.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
@@ -109,7 +110,7 @@ def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tens
 
 
 def _shifted(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return all states [B × T, H] and the labels they predict [B × T], `IGNORED` without one."""
+    """Return all states [B × T, H] and the label that each predicts [B × T], or `IGNORED`."""
     targets = F.pad(labels[:, 1:], (0, 1), value=IGNORED).reshape(-1)
     return hidden.reshape(-1, hidden.shape[-1]), targets
 
@@ -148,7 +149,10 @@ def token_log_probs(
 
 
 def _labelled(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return states [n, H] that predict a label, the labels [n], and indices in B × (T - 1)."""
+    """Return the n states [n, H] that predict a label, these labels [n], and their places [n].
+
+    A place is an index into the B × (T - 1) positions that predict a token.
+    """
     targets = labels[:, 1:].reshape(-1)
     index = (targets != IGNORED).nonzero().squeeze(1)
     states = hidden[:, :-1].reshape(-1, hidden.shape[-1]).index_select(0, index)

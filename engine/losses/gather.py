@@ -26,7 +26,7 @@ def gather_counts(counts: Sequence[int]) -> list[list[int]]:
 
 @functools.lru_cache(maxsize=1)
 def _hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
-    """Return a gloo group of all ranks; all ranks create it together at the first use."""
+    """Return a gloo group of all ranks: `world` itself, or one that all ranks create together."""
     if dist.get_backend(world) == "gloo":
         return world
     group: dist.ProcessGroup = dist.new_group(backend="gloo")

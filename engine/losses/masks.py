@@ -28,11 +28,11 @@ class Texts:
         return cls(*(torch.cat(column) for column in zip(*map(cls.columns, parts), strict=True)))
 
     def columns(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return the fields in order."""
+        """Return `hash`, `label`, `pair` and `hard`."""
         return self.hash, self.label, self.pair, self.hard
 
     def __getitem__(self, rows: slice | Tensor) -> Texts:
-        """Select texts."""
+        """Return the texts at these rows."""
         return Texts(self.hash[rows], self.label[rows], self.pair[rows], self.hard[rows])
 
 

@@ -1,4 +1,4 @@
-"""Conversions of dtype: to fp32 for the losses, and to that of a module's weights."""
+"""Conversions of dtype: to fp32 for the losses, and to the 16-bit dtype of a module's weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def in_weight_dtype(states: Tensor, module: nn.Module) -> Tensor:
-    """Return states in the dtype of a module's weights, to which autocast would convert them.
+    """Return states in the 16-bit dtype of a module's weights; unchanged if it has no such weights.
 
     Layer norms return fp32 under autocast, while the output head behind them holds 16-bit weights
     and is called where no autocast is active.

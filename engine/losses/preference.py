@@ -143,7 +143,9 @@ def reward_sums(
 
 
 def means(sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean of every sum over its completions, and the reward margin.
+    """Return the mean of every sum over its completions, and the margin of the mean rewards.
+
+    A sum over no completions is left out, and with it the `reward_margin` that needs it.
 
     Args:
         sums: Sums by name, as in `Compared`.

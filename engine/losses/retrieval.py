@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from .numerics import widened
 
 NDCG_DEPTH = 10
-"""Rank down to which nDCG counts."""
+"""Number of the best-ranked texts that nDCG counts."""
 
 
 def retrieval_sums(anchors: Tensor, corpus: Tensor, relevant: Tensor) -> dict[str, Tensor]:
@@ -54,7 +54,7 @@ def triplet_sums(anchors: Tensor, positives: Tensor, negatives: Tensor, owner: T
 
 
 def cosine_matrix(rows: Tensor, columns: Tensor) -> Tensor:
-    """Return the cosines [N, M] in fp32, with autocast off."""
+    """Return the cosines [N, M] of rows [N, H] and columns [M, H] in fp32, with autocast off."""
     with torch.autocast(rows.device.type, enabled=False):
         return F.normalize(widened(rows), dim=-1) @ F.normalize(widened(columns), dim=-1).T
 
@@ -67,7 +67,7 @@ def _ranking(cosines: Tensor, relevant: Tensor) -> Tensor:
 
 
 def _ndcg(hits: Tensor) -> Tensor:
-    """Return [N] the discounted gain of the first texts divided by the best possible gain."""
+    """Return nDCG [N] from relevance in ranked order [N, M]: gain divided by the best possible."""
     depth = min(NDCG_DEPTH, hits.shape[1])
     places = torch.arange(2, depth + 2, device=hits.device, dtype=torch.float64)
     discount = places.log2().reciprocal()

@@ -47,14 +47,14 @@ def cosent(cosines: Tensor, scores: Tensor, temperature: float | Tensor) -> Tens
 
 
 def squared_errors(cosines: Tensor, scores: Tensor) -> Tensor:
-    """Return (cosine − score)² of each pair, whose mean is CosineSimilarityLoss."""
+    """Return (cosine − score)² of each pair; their mean is sentence-transformers' cosine loss."""
     return (cosines - scores.to(cosines.dtype)).square()
 
 
 def ordered_share(cosines: Tensor, scores: Tensor) -> Tensor:
-    """Return the share of comparisons with different scores whose cosines have the same order.
+    """Return the share of comparisons in which two pairs have the same order by cosine as by score.
 
-    Without two different scores the share is 1.
+    Pairs with equal scores are not compared. Without two different scores the share is 1.
     """
     right = compared = torch.zeros((), dtype=torch.int64, device=cosines.device)
     for rows in _blocks(len(cosines)):

@@ -53,7 +53,10 @@ class _Shape:
         return logits if self.cap is None else logits.div_(self.cap).tanh_().mul_(self.cap)
 
     def back(self, gradient: Tensor, shaped: Tensor | None) -> Tensor:
-        """Return the gradient with respect to the raw logits, in place; a cap needs `shaped`."""
+        """Convert the gradient of the shaped logits to that of the raw ones, in place.
+
+        `shaped` holds the shaped logits; it is needed only with a cap.
+        """
         if self.cap is not None and shaped is not None:
             gradient = gradient.mul_(1 - (shaped / self.cap).square_())
         return gradient.mul_(self.scale) if self.scale != 1.0 else gradient
@@ -117,7 +120,10 @@ def _blocks(count: int, width: int) -> Iterator[slice]:
 
 
 def _placed(targets: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
-    """Return the index of each target in a slice, [n, 1], and whether it is in the slice."""
+    """Return the row of each target in a slice of `width` rows from token `first`, [n, 1].
+
+    The second value [n] tells whether the target is in the slice; if not, the row has no meaning.
+    """
     local = targets - first
     inside = (local >= 0) & (local < width)
     return local.clamp(0, width - 1).unsqueeze(1), inside

@@ -46,10 +46,14 @@ def test_import_contracts_hold(tmp_path: Path) -> None:
     assert "0 broken" in done.stdout
 
 
-def test_the_engine_process_starts_without_the_training_stack() -> None:
-    """Viewers see it load, and it can set what torch reads when it is imported."""
+def test_the_processes_of_run_and_export_start_without_the_training_stack() -> None:
+    """Viewers see the engine load, and it can set what torch reads when it is imported.
+
+    An export reports a missing checkpoint before it loads torch.
+    """
     code = (
-        "import sys, fttui.engine.__main__; print(*sorted(m for m in sys.modules if '.' not in m))"
+        "import sys, fttui.engine.__main__, fttui.engine.export.__main__;"
+        "print(*sorted(m for m in sys.modules if '.' not in m))"
     )
     loaded = set(python("-c", code).stdout.split())
     assert "fttui" in loaded

@@ -182,7 +182,7 @@ def test_an_export_onto_a_changed_base_is_refused(
     assert export(words) == 12
     printed = capsys.readouterr().err
     assert "content changed since checkpoint step-000008: base model: model.safetensors" in printed
-    command = f"fttui export {run.id}@8 --merged --out {out} --accept-changed base"
+    command = f"fttui export {run.id}@step-000008 --merged --out {out} --accept-changed base"
     assert command in printed
     assert not out.exists()
     assert export([*words, "--accept-changed", "base"]) == 0

@@ -85,14 +85,14 @@ class AdapterFile:
 
     @property
     def base_revision(self) -> str | None:
-        """The revision of the base model on the hub, as the file names it."""
+        """The revision of the base model on the hub, as the file names it; None without one."""
         return str(self.settings.get("revision") or "") or None
 
     @property
     def values(self) -> dict[str, Any]:
         """The values of the keys of the section `adapter` that the file decides.
 
-        Of full names of modules only the last parts are kept; `lora_config_args` has them in full.
+        Full names of modules are reduced to their last parts; `lora_config_args` has them in full.
         """
         targets = self.settings.get("target_modules") or []
         return {
@@ -108,12 +108,12 @@ class AdapterFile:
 
     @property
     def lora_config_args(self) -> dict[str, Any]:
-        """The arguments of peft's LoraConfig that decide which weights there are."""
+        """The arguments of peft's LoraConfig that say which weights there are and their scaling."""
         return {name: self.settings[name] for name in LORA_CONFIG_ARGS if name in self.settings}
 
     @property
     def token_rows(self) -> set[int]:
-        """The ids of tokens whose rows the adapter holds."""
+        """The ids of the tokens whose rows of embedding and output head the adapter trains."""
         found = self.settings.get("trainable_token_indices") or []
         lists = found.values() if isinstance(found, Mapping) else [found]
         return {int(number) for one in lists for number in one}
@@ -139,7 +139,7 @@ def holds_only_adapter(folder: Path) -> bool:
 
 
 def why_only_an_adapter(model_id: str, revision: str | None, *, local: bool = False) -> str | None:
-    """Return what to set if a repository on the hub holds an adapter; None if it does not.
+    """Return what to set if a repository on the hub holds an adapter; None if none is found.
 
     Meant for a repository in which no config.json was found. It takes one request of the hub.
 
@@ -218,8 +218,8 @@ def _problem(found: AdapterFile) -> str | None:
         )
     if _MERGED in found.base:
         return (
-            f"its base is {found.base}; export that run with --merged, and set model.id to the "
-            "folder"
+            f"its base is {found.base}; export the run of this adapter with --merged, and set "
+            "model.id to the folder that the export writes"
         )
     if found.base and Path(found.base).is_dir() and holds_only_adapter(Path(found.base)):
         return (

@@ -144,7 +144,7 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
 
 
 def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
-    """Yield what fttui cannot continue of an adapter, and the settings that contradict it."""
+    """Yield a problem for all that fttui cannot train further, and for contradicting settings."""
     cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
     for reason in file.why_not_continued():
         yield Problem("adapter.start", f"{file.folder} cannot be continued: {reason}; {cure}")

@@ -23,7 +23,7 @@ ACCEPTED_FILES = f"{', '.join((*_TEXT, *_COLUMNAR))} (also compressed)"
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
-    """Return the data files that do not exist, so that no model is loaded for nothing."""
+    """Return a problem for each source of `data` that names local files which do not exist."""
     train = [("data.train", one.path) for one in config.data.sources]
     sources = (*train, ("data.eval", config.data.eval))
     return [
@@ -43,7 +43,10 @@ def _is_missing(source: str) -> bool:
 
 
 def describe_missing(path: Path) -> str:
-    """Return the error text for a data file that does not exist, with the closest file name."""
+    """Return the error text for a data file that is missing, with the most similar file name.
+
+    The path may also be a pattern without any file, or a folder with the name of a file.
+    """
     if is_pattern(str(path)):
         return (
             f"{path}: no file has a name of this pattern (current folder: {Path.cwd()}); * stands "
@@ -263,7 +266,7 @@ def _check_roles(config: RunConfig) -> Iterator[Problem]:
 
 
 def _meant(name: str, known: Sequence[str]) -> str | None:
-    """Return the known name of which another one is a misspelling; None if there is none."""
+    """Return the known name that `name` probably misspells; None if it is known, or like none."""
     if name in known:
         return None
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_MISSPELT)), None)

@@ -17,7 +17,7 @@ def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
 
 
 def check_model(config: RunConfig, layers: int) -> list[Problem]:
-    """Return the settings that a model with this many layers cannot satisfy."""
+    """Return a problem if `train.whole_layers` exceeds the layers of the model."""
     whole = config.train.whole_layers
     if whole <= layers:
         return []

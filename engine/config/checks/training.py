@@ -75,7 +75,8 @@ def _check_init(config: RunConfig) -> Iterator[Problem]:
     if init == "loftq" and quantize != "nf4":
         yield Problem(
             "adapter.init",
-            "got loftq, which reduces the error of NF4; set model.quantize: nf4, or another value",
+            "got loftq, which reduces the error of NF4; set model.quantize: nf4, or another "
+            "adapter.init",
         )
     if init == "loftq" and adapter.merge_first:
         yield Problem(
@@ -230,11 +231,12 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
     if train.memory == "lean" and config.model.quantize != "nf4":
         yield Problem(
             "train.memory",
-            "got lean, which keeps the head in NF4, but model.quantize is another; set "
-            "model.quantize: nf4, or train.memory: auto",
+            f"got lean, which keeps the head in NF4, but model.quantize is {config.model.quantize}"
+            "; set model.quantize: nf4, or train.memory: auto",
         )
     if train.whole_layers and train.activation_checkpointing is not True:
-        reason = "sets this number itself" if train.recomputes else "keeps the activations of all"
+        kept = "keeps the activations of all layers"
+        reason = "sets this number itself" if train.recomputes else kept
         yield Problem(
             "train.whole_layers",
             f"got {train.whole_layers}, but train.activation_checkpointing: "
@@ -250,7 +252,7 @@ def _check_memory(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_fast(config: RunConfig) -> Iterator[Problem]:
-    """Yield the setting that rules out CUDA graphs on any machine."""
+    """Yield a problem if `train.fast: on` is set with a key that rules out CUDA graphs anywhere."""
     if config.train.fast == "on" and (reason := why_not_fast(config, "cuda")) is not None:
         yield Problem("train.fast", refusal(reason))
 

@@ -48,7 +48,7 @@ SCORE_GRADIENTS = 6
 
 
 def in_fast_mode(config: RunConfig) -> bool:
-    """Whether the run uses CUDA graphs on a CUDA device."""
+    """Whether the run would use CUDA graphs or static shapes on a CUDA device."""
     return why_not_fast(config, "cuda") is None
 
 
@@ -178,9 +178,9 @@ class MicroBatchShape:
         return min(train.whole_layers, layers) if train.recomputes else layers
 
     def _checkpoints(self) -> float:
-        """Return the bytes of the inputs of the layers that are recomputed.
+        """Return the device bytes of the kept inputs of the layers that are recomputed.
 
-        On the host they take no device memory, except for those in transfer.
+        If they are kept in host memory, only the up to three that are in transfer count.
         """
         layers = self.arch.layers - self._whole
         if self.config.train.activations == "host":

@@ -101,7 +101,7 @@ class Architecture:
     """Whether the MLP has a gate: three matrices instead of two."""
     name: str = ""
     sees_images: bool = False
-    """Whether the model also has a vision tower, which is frozen and sees no text."""
+    """Whether the model also has a vision tower, which is frozen and not used with text alone."""
     tower_params: int = 0
     """Parameters of the vision tower and of what joins it to the model, within some percent."""
     scaled_logits: bool = False
@@ -244,7 +244,7 @@ def _mixture_of(config: Mapping[str, Any], kind: str) -> Mixture | None:
 
 
 def _tower_params(config: Mapping[str, Any], kind: str) -> int:
-    """Return the weights of the layers of a vision tower; 0 if its sizes are not known."""
+    """Return roughly how many weights a vision tower has, with its projector; 0 if not known."""
     hidden = _first(config, ("embed_dim", "hidden_size")) or 0
     layers = _first(config, ("num_hidden_layers", "depth")) or 0
     wide = _first(config, ("intermediate_size",)) or int(hidden * (config.get("mlp_ratio") or 4))

@@ -11,12 +11,12 @@ still makes the task notably harder there, and retrieval models are trained with
 
 
 def pairs_at_once(config: RunConfig) -> int:
-    """Return the pairs in one micro-batch over all ranks that share candidates."""
+    """Return the number of pairs in one micro-batch of all ranks that share candidates."""
     return config.train.batch * (config.train.devices if config.contrastive.cross_device else 1)
 
 
 def hard_negatives_used(config: RunConfig) -> int:
-    """Return the hard negatives used per pair; 0 for losses of scored pairs."""
+    """Return the largest number of hard negatives used per pair; 0 for losses of scored pairs."""
     contrastive = config.contrastive
     return 0 if contrastive.kind in SCORED_KINDS else contrastive.hard_negatives
 
@@ -39,7 +39,7 @@ def uses_gradcache(config: RunConfig) -> bool:
 
 
 def pairs_compared(config: RunConfig) -> int:
-    """Return the pairs from which an anchor's candidates come, its own included."""
+    """Return the number of pairs from which an anchor's candidates come, its own included."""
     if not config.contrastive.in_batch or config.contrastive.kind == "cosine":
         return 1
     return pairs_at_once(config) * (config.train.accumulate if uses_gradcache(config) else 1)

@@ -34,8 +34,8 @@ CONTEXT_SPREAD_BYTES = 0.3 * GIB
 GRAPH_BYTES = 5 * 2**20
 """Bytes of the driver per layer for its part of the forward and backward graphs."""
 FRAGMENTATION = 0.04
-"""Share of the allocated memory, with graphs of that outside their pool, that the allocator
-reserves in addition and cannot use."""
+"""Share of the allocated memory that the allocator reserves in addition and cannot use; memory in
+the pool of CUDA graphs does not count."""
 POOL_BYTES = 24 * 2**20
 """Bytes that graphs leave unused in their private memory pool, as measured."""
 SLICED_POOL_BYTES = 40 * 2**20
@@ -235,7 +235,10 @@ class _Formats:
 
 
 def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Return the bytes of the linears, and of the unquantized weights on the device."""
+    """Return the device bytes of the linears, and of the weights that are never quantized.
+
+    In lean mode the output head counts with the linears, and the embedding is not on the device.
+    """
     if config.train.memory == "lean":
         head = arch.vocabulary * arch.hidden
         small = arch.norm_params + arch.router_params
@@ -305,7 +308,7 @@ def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 
 def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Return the bytes of the linears and of the other weights that are not trained."""
+    """Return the bytes of the frozen linears, and of the other frozen weights."""
     tower = arch.tower_params * formats.compute
     if not isinstance(config.train.layers, int):
         return 0, tower

@@ -34,7 +34,7 @@ class Fit:
     and with `fast: off` if graphs would not fit."""
     estimate: MemoryEstimate
     free_bytes: int
-    """Free memory of the fullest device of the run."""
+    """Free memory of the fullest device of the run; on a CPU the share of one rank."""
     chosen: tuple[str, ...] = ()
     """Settings that were chosen so that the run fits."""
     faster: tuple[str, ...] = ()
@@ -42,7 +42,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether the likely need is free, and that of loading."""
+        """Whether the free memory is enough for the likely estimate and for loading the model."""
         return max(self.estimate.likely, self.estimate.loading) <= self.free_bytes
 
 
@@ -50,8 +50,10 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     """Decide the `auto` settings so that the run fits, if possible.
 
     They keep their fastest values as long as the high estimate fits. Otherwise the first
-    alternative whose high estimate fits is chosen, or else the smallest one if its likely estimate
-    fits. If no alternative is needed, activations are kept for as many layers as memory allows.
+    alternative whose high estimate fits is chosen. If there is none, and the fastest values do not
+    fit by the likely estimate either, the smallest alternative is chosen if it does. If none is
+    chosen, `activation_checkpointing: auto` keeps the activations of as many layers as fit. On a
+    CPU nothing is chosen.
     """
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
@@ -81,7 +83,7 @@ def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
 
 
 def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
-    """Keep the activations of as many layers as fit, which need no recomputation."""
+    """Keep the activations of as many of the last layers as fit; the others are recomputed."""
     layers = plain.architecture.layers
 
     def with_whole(count: int) -> RunConfig:

@@ -26,7 +26,7 @@ class LayerTraits:
     common_norms: bool = True
     """Whether fast mode replaces the norms by a kernel that keeps no fp32 copy of its input."""
     common_norms_in_lean: bool = True
-    """The same of lean mode."""
+    """Whether lean mode, too, replaces the norms by such a kernel."""
     silu: bool = True
     """Whether the gate is one that fast mode recomputes in the backward pass."""
     joined_attention: bool = False

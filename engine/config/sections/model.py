@@ -80,7 +80,10 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def starts_beside_base(self) -> bool:
-        """Whether training starts from the base model and the initial values of a new adapter."""
+        """Whether the initial values of a new adapter stand for a part of the base weights.
+
+        The base model without the adapter is then not the model that training starts from.
+        """
         depends = self.init in ("pissa", "olora", "loftq")
         return depends and self.kind == "lora" and not self.continues
 
@@ -91,5 +94,8 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def needs_copy_as_reference(self) -> bool:
-        """Whether the reference is a copy of the trained weights from before training."""
+        """Whether the reference of dpo and kto needs a copy of the trained weights from the start.
+
+        Otherwise it is the model without its adapter.
+        """
         return self.kind == "none" or self.continues or self.starts_beside_base

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ...config.model_files import parsed_settings, read_settings_file
+from ...config.model_files import is_template_text, parsed_settings, read_settings_file
 from ...config.schema import RunConfig
 from .content import NO_CONTENT, Content, hash_parts, hash_text
 from .hash_cache import HashCache
@@ -253,7 +253,7 @@ def configured_template(named: str) -> str:
     Raises:
         OSError: There is no such file or template, or it cannot be read.
     """
-    if "{" in named or "\n" in named:
+    if is_template_text(named):
         return named
     file = Path(named).expanduser()
     spec = None if file.is_file() else find_spec("trl")

@@ -97,6 +97,34 @@ def test_unknown_key_like_nothing_lists_what_there_is(errors):
     assert line == "c.yaml:8: unknown key 'zzzzqqq' in hub; known here: idle_s"
 
 
+def test_unknown_key_in_an_optional_section_or_an_entry_of_a_list(errors):
+    optional = GOOD + "  early_stop: {metrc: loss}\n"
+    assert errors(optional) == [
+        "c.yaml:7: unknown key 'metrc' in train.early_stop; did you mean 'metric'?"
+    ]
+    mix = GOOD.replace("train: some/data", "train:\n    - {path: a}\n    - {path: b, wieght: 2}")
+    assert errors(mix) == ["c.yaml:6: unknown key 'wieght' in data.train; did you mean 'weight'?"]
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("[{path: a, weight: 0}]", "data.train.weight: got 0, expected a number > 0 or null"),
+        ("[{weight: 1}]", "missing key 'path' in data.train; add 'path:' below 'data.train:'"),
+        ("[a.jsonl]", "data.train: got 'a.jsonl', expected keys below it, such as 'path:'"),
+        ("{path: a}", "data.train: got a mapping, expected text or a list of mappings"),
+    ],
+)
+def test_a_wrong_entry_of_a_mix_is_named_itself(errors, entries, message):
+    (line,) = errors(GOOD.replace("some/data", entries))
+    assert line == f"c.yaml:4: {message}"
+
+
+def test_a_mix_is_read_like_the_sections(load):
+    (source,) = load(GOOD.replace("some/data", "[{path: 007, weight: 1e1}]")).config.data.sources
+    assert (source.path, source.weight) == ("007", 10.0)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -293,6 +321,18 @@ def test_existing_paths_become_absolute(load, tmp_path, monkeypatch):
     assert config.model.id == "some/model"
     config = load(GOOD.replace("some/data", "'*.jsonl'")).config
     assert config.data.train == str(tmp_path / "*.jsonl")
+
+
+def test_the_file_of_a_template_becomes_absolute(load, tmp_path, monkeypatch):
+    (tmp_path / "chat.jinja").write_text("{{ messages }}")
+    (tmp_path / "qwen3").mkdir()
+    monkeypatch.chdir("/")
+    for template, expected in (
+        ("chat.jinja", str(tmp_path / "chat.jinja")),
+        ("qwen3", "qwen3"),
+        ("{{ messages[0] }}*", "{{ messages[0] }}*"),
+    ):
+        assert load(GOOD, f"data.template='{template}'").config.data.template == expected
 
 
 @pytest.mark.parametrize("word", ["0E0", "1_0", "007", "1e5", "true", "~", "no", ".inf", "12:30"])

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.export.card import shown_start
+from fttui.engine.config.load import dump_config
+from fttui.engine.config.schema import (
+    AdapterConfig,
+    DataConfig,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
+from fttui.engine.export.card import shown_start, without_folders
 
 
 @pytest.mark.parametrize(
@@ -20,3 +28,21 @@ from fttui.engine.export.card import shown_start
 )
 def test_a_start_adapter_is_named_without_folders(start: str | None, shown: str) -> None:
     assert shown_start(start) == shown
+
+
+def test_no_setting_of_the_card_has_a_private_folder() -> None:
+    private = "/home/ann/secret"
+    config = RunConfig(
+        model=ModelConfig(id=f"{private}/model"),
+        data=DataConfig(
+            train=f"{private}/train.jsonl",
+            eval=f"{private}/eval.jsonl",
+            template=f"{private}/chat.jinja",
+        ),
+        train=TrainConfig(steps=1),
+        adapter=AdapterConfig(start=f"{private}/adapter"),
+    )
+    shown = dump_config(without_folders(config))
+    assert private not in shown
+    for name in ("model", "train.jsonl", "eval.jsonl", "chat.jinja", "adapter"):
+        assert name in shown
