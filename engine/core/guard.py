@@ -64,11 +64,13 @@ class Guard(msgspec.Struct, kw_only=True):
     """Steps of the recently skipped updates."""
     rollbacks: int = 0
     """Rollbacks that the guard asked for; a rollback does not reset the count, see `rewound`."""
+    refused_at: int = 0
+    """Step of the newest update that was not applied; 0 before the first one."""
 
     def judge(
         self, step: int, loss: float, grad_norm: float | None, nonfinite: str
     ) -> GuardDecision:
-        """Return the decision on one update and remember it.
+        """Return the decision on one update, and remember it if the update is refused.
 
         Args:
             step: number of the update's step.
@@ -80,6 +82,7 @@ class Guard(msgspec.Struct, kw_only=True):
         bad = _what_is_bad(loss, grad_norm)
         if bad is None:
             return GuardDecision(UpdateVerdict.APPLY)
+        self.refused_at = step
         if nonfinite == "halt":
             return GuardDecision(
                 UpdateVerdict.HALT, f"{bad} at step {step}; halting, as the nonfinite policy says"
@@ -125,9 +128,15 @@ class Guard(msgspec.Struct, kw_only=True):
         return True
 
     def rewound(self, saved: Guard) -> Guard:
-        """Return the guard after a rollback: the checkpoint's skips, but all rollbacks so far."""
+        """Return the guard after a return to a checkpoint.
+
+        Refused updates are those of the checkpoint; the rollbacks of this process stay counted.
+        """
         return Guard(
-            budget=self.budget, skipped_at=list(saved.skipped_at), rollbacks=self.rollbacks
+            budget=self.budget,
+            skipped_at=list(saved.skipped_at),
+            rollbacks=self.rollbacks,
+            refused_at=max([saved.refused_at, *saved.skipped_at]),
         )
 
 

@@ -80,7 +80,7 @@ class ModelSelectionState(msgspec.Struct, kw_only=True):
     eval_loss: float | None = None
     """Loss of the last evaluation; None before the first one."""
     best_eval_loss: float | None = None
-    """Lowest evaluation loss so far; None before the first evaluation."""
+    """Lowest finite evaluation loss so far; None before the first one."""
     judgement: EvaluationHistory = msgspec.field(default_factory=EvaluationHistory)
 
 
@@ -107,7 +107,8 @@ class ModelSelection:
         state, loss = self.state, metrics["loss"]
         state.eval_loss = loss
         best = state.best_eval_loss
-        state.best_eval_loss = loss if best is None else min(best, loss)
+        if math.isfinite(loss) and (best is None or not best <= loss):  # `best` may be a saved NaN
+            state.best_eval_loss = loss
         history, stop = state.judgement, self._stop
         if not history.push(step, metrics):
             return
@@ -136,7 +137,8 @@ class ModelSelection:
 
 def describe_stop(metric: str, record: BestMetric, min_delta: float) -> str:
     """Describe for a user why early stopping ends the run."""
-    best = "no finite value" if record.value is None else f"{record.value:.4g} at {record.step}"
+    value, step = record.value, record.step
+    best = "no finite value" if value is None else f"{value:.4g} at step {step}"
     by = f" by more than {min_delta:g}" if min_delta else ""
     plural = "" if record.waited == 1 else "s"
     return f"{metric} has not improved{by} for {record.waited} evaluation{plural} (best {best})"

@@ -57,7 +57,7 @@ def test_a_run_that_no_longer_improves_ends_by_itself(
     assert played.outcome.state is RunState.STOPPED
     (applied,) = played.events(CommandApplied)
     assert (applied.command, applied.issuer) == ("stop", "early stop")
-    assert "mrr has not improved for 2 evaluations (best 0 at 2)" in applied.reason
+    assert "mrr has not improved for 2 evaluations (best 0 at step 2)" in applied.reason
     assert len(played.events(StepFinished)) == 4
     assert CheckpointStore(run).all()[-1].step == 4
 

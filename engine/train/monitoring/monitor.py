@@ -88,7 +88,7 @@ class TrainingMonitor:
             self._planner.forecast,
             settings=settings,
             seen=self._anomalies.state,
-            refused_at=self._refused_at,
+            refused_at=self._guard.refused_at,
         )
         for call in self._anomalies.observe(event, seen, refused, way_back):
             self._planner.call(call)
@@ -116,7 +116,7 @@ class TrainingMonitor:
     def way_back(self) -> Rollback | None:
         """Return the rollback past a refused step, or None if there is no good checkpoint.
 
-        A collective.
+        All ranks call this together.
         """
         return self._planner.way_back(self._anomalies.state.alerts)
 
@@ -126,12 +126,8 @@ class TrainingMonitor:
         Raises:
             NoWayBack: no recovery is possible; the message names the reason.
         """
-        return self._planner.recovery(anomaly, settings, self._anomalies.state, self._refused_at)
-
-    @property
-    def _refused_at(self) -> int:
-        """The last step whose update the guard refused; 0 if there is none."""
-        return self._guard.skipped_at[-1] if self._guard.skipped_at else 0
+        refused_at = self._guard.refused_at
+        return self._planner.recovery(anomaly, settings, self._anomalies.state, refused_at)
 
     def rolled_back(self, to_step: int) -> None:
         """Resolve the anomalies of steps that a rollback has undone."""
@@ -165,7 +161,9 @@ class TrainingMonitor:
         return state
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Return every part to its state in a checkpoint, except for what recoveries have tried.
+        """Return every part to its state in a checkpoint.
+
+        Once this process has trained a step, the record of recoveries stays as it is.
 
         Raises:
             msgspec.ValidationError: the state is not one of a monitor; nothing was changed.

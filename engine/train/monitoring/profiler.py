@@ -53,7 +53,7 @@ class StepProfiler:
         self._folder = folder
         self._rank = rank
         self._fast = fast
-        self._wanted = self._after = self._left = 0
+        self._wanted = self._after = self._steps = self._left = 0
         self._profile: profile | None = None
         self._span: AbstractContextManager[object] | None = None
         self._tokens = 0
@@ -81,7 +81,8 @@ class StepProfiler:
             self._span.__enter__()
 
     def _begin(self) -> None:
-        self._left, self._wanted, self._tokens = self._wanted, 0, 0
+        self._steps = self._left = self._wanted
+        self._wanted = self._tokens = 0
         self._sync()  # work of earlier steps does not belong to the profile
         activities = [ProfilerActivity.CPU]
         if self._device.type == "cuda":
@@ -93,7 +94,7 @@ class StepProfiler:
         record_spans(on=True)
 
     def end_step(self, tokens: int, *, counted: bool, conclude: Callable[[], None]) -> None:
-        """End a step of the profile; one that was dropped does not belong to it.
+        """End a step of the profile; after a dropped step the whole profile begins anew.
 
         Args:
             tokens: tokens of the step on this rank.
@@ -106,7 +107,7 @@ class StepProfiler:
         if self._span is not None:
             self._span.__exit__(None, None, None)
         if not counted:
-            self._wanted = self._left
+            self._wanted = max(self._wanted, self._steps)
             self._end()
             return
         self._tokens += tokens
@@ -225,9 +226,9 @@ def _events(taken: profile) -> Iterator[Any]:
 def useful_flops_per_token(model: nn.Module, length: float) -> float:
     """Return the floating-point operations per token that training needs at least.
 
-    Counted are the products of linear layers in the forward pass and for the gradients of their
-    inputs, for the gradients of weights only if these are trained, and causal attention over half
-    of the token pairs. Stacked experts are not counted.
+    It counts the products of linear layers in the forward pass and for the gradients of their
+    inputs, those for the gradients of weights only if these are trained, and causal attention over
+    half of the token pairs. Stacked experts are not counted.
 
     Args:
         model: the model with its adapter.

@@ -50,6 +50,20 @@ def test_rolling_back_in_circles_ends_in_a_halt() -> None:
     assert guard.judge(5, math.nan, 1.0, "rollback").verdict is UpdateVerdict.HALT
 
 
+@pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
+def test_the_newest_refused_step_is_known_under_every_policy(policy: str) -> None:
+    guard = Guard()
+    guard.judge(7, math.nan, 1.0, policy)
+    guard.judge(8, 1.0, 1.0, policy)
+    assert guard.refused_at == 7
+    assert Guard().rewound(guard).refused_at == 7
+    assert guard.rewound(Guard()).refused_at == 0
+
+
+def test_a_guard_saved_without_its_refused_step_takes_the_last_skip() -> None:
+    assert Guard().rewound(Guard(skipped_at=[3, 5])).refused_at == 5
+
+
 def test_a_rewound_guard_has_the_skips_of_then() -> None:
     guard = Guard(budget=1)
     saved = msgspec.convert(msgspec.to_builtins(guard), Guard)

@@ -70,6 +70,15 @@ def test_evaluation_losses_are_kept_for_the_checkpoint() -> None:
     assert (found.state.eval_loss, found.state.best_eval_loss) == (1.5, 1.0)
 
 
+@pytest.mark.parametrize("saved", [None, math.nan])
+def test_an_evaluation_loss_that_is_not_finite_is_never_the_lowest(saved: float | None) -> None:
+    found = selection()
+    found.state.best_eval_loss = saved
+    for step, loss in enumerate((math.nan, -math.inf, 2.0, 1.0, math.nan)):
+        found.evaluated(step, {"loss": loss})
+    assert found.state.best_eval_loss == 1.0
+
+
 def test_early_stopping_waits_for_its_patience() -> None:
     found = selection(patience=2, min_delta=0.1)
     reasons = []
@@ -77,7 +86,8 @@ def test_early_stopping_waits_for_its_patience() -> None:
         found.evaluated(step, {"loss": loss})
         reasons.append(found.reason_to_stop())
     assert reasons[:2] == [None, None]
-    assert reasons[2] == ("loss has not improved by more than 0.1 for 2 evaluations (best 1 at 0)")
+    missed = "loss has not improved by more than 0.1 for 2 evaluations"
+    assert reasons[2] == f"{missed} (best 1 at step 0)"
     assert ModelSelection("loss", None).reason_to_stop() is None
 
 

@@ -172,7 +172,7 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
     assert state == {
         **{key: OLD[key] for key in KEYS if key != "detector"},
         "alerts": [{**one, "explained_by": ""} for one in OLD["alerts"]],
-        "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0},
+        "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0, "refused_at": 42},
     }
     assert detector["last_step"] == 50
     assert scene.monitor.norm_percentile(100) == 3.0
@@ -228,10 +228,11 @@ def test_alerts_of_steps_and_evaluations_call_for_a_recovery(scene: Scene) -> No
     assert scene.monitor.wanted("act") == (Recover(anomaly="divergence-101"), "divergence at 101")
 
 
-def test_a_recovery_passes_the_last_refused_update(scene: Scene) -> None:
+@pytest.mark.parametrize("nonfinite", ["skip", "halt", "rollback"])
+def test_a_recovery_passes_the_last_refused_update(scene: Scene, nonfinite: str) -> None:
     checkpoint(scene.run, 40)
-    scene.step(alert("nonfinite", 51), loss=math.nan)
-    scene.step(loss=math.nan)
+    scene.step(alert("nonfinite", 51), loss=math.nan, nonfinite=nonfinite)
+    scene.step(loss=math.nan, nonfinite=nonfinite)
     assert scene.monitor.recovery("", RunSettings()).skip == 52 - 40 + 20
     with pytest.raises(NoWayBack):
         scene.monitor.recovery("spike-1", RunSettings())
@@ -310,7 +311,7 @@ def test_early_stopping_reads_the_evaluations(tmp_path: Path) -> None:
         scene.log.at += 1
         scene.monitor.evaluated({"loss": loss})
     assert scene.monitor.reason_to_stop() == (
-        "loss has not improved for 1 evaluation (best 1 at 51)"
+        "loss has not improved for 1 evaluation (best 1 at step 51)"
     )
 
 

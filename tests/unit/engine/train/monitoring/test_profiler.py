@@ -106,6 +106,6 @@ def test_a_profile_has_as_many_steps_as_asked_for_without_the_dropped_ones(tmp_p
         model(torch.ones(1, 4)).sum().backward()
         profiler.end_step(10, counted=counted, conclude=lambda: concluded.append(log.at))
     (found,) = log.of(StepsProfiled)
-    assert (found.steps, found.trace) == (1, "step-4-rank-0.json.gz")
-    assert done == concluded == [4]
+    assert (found.steps, found.trace) == (2, "step-5-rank-0.json.gz")
+    assert done == concluded == [5]
     assert (tmp_path / found.trace).exists()
