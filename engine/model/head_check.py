@@ -30,7 +30,7 @@ def require_head(base: Any, dtype: torch.dtype, device: torch.device) -> None:
         device: The device of the model.
 
     Raises:
-        ModelError: The model has no separate head, or its logits differ.
+        ModelError: The model has no separate head, cannot run here, or its logits differ.
     """
     was_training = base.training
     base.eval()

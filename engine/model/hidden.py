@@ -86,7 +86,11 @@ def base_model_of(model: nn.Module) -> nn.Module:
 
 
 def backbone_of(model: nn.Module) -> nn.Module:
-    """Return the layers below the output head, final norm included."""
+    """Return the layers below the output head, final norm included.
+
+    Raises:
+        TypeError: The model has no backbone apart from its head.
+    """
     base: Any = base_model_of(model)
     backbone = base.get_decoder()
     if not isinstance(backbone, nn.Module) or backbone is base:

@@ -30,7 +30,7 @@ class HostActivations:
             return checkpoint(function, *args, use_reentrant=False, **kwargs)
 
     def begin(self) -> None:
-        """Begin a forward pass; inputs kept by the previous pass are not prefetched by it."""
+        """Begin a forward pass; its backward pass does not prefetch inputs of the previous one."""
         self._newest = None
 
     def _park(self, tensor: Tensor) -> Tensor | _Parked:

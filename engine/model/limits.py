@@ -14,7 +14,7 @@ from .tokenizer import hub_arguments, resolve_model
 
 
 def read_limits(model: ModelConfig, progress: Progress) -> ModelLimits:
-    """Return the limits in the configuration of a model on this machine or on the hub.
+    """Return vocabulary size and longest sequence of a model on this machine or on the hub.
 
     Raises:
         ModelError: The configuration cannot be read.
@@ -25,5 +25,5 @@ def read_limits(model: ModelConfig, progress: Progress) -> ModelLimits:
 
 
 def limits_of(settings: Any) -> ModelLimits:
-    """Return the limits in a transformers configuration."""
+    """Return vocabulary size and longest sequence in a transformers configuration."""
     return ModelLimits.of(settings.get_text_config().to_dict())

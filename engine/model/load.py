@@ -65,10 +65,10 @@ class LoadedModel:
 
 
 def load_model(config: RunConfig, device: torch.device, progress: Progress) -> LoadedModel:
-    """Load the configured model on `device`, quantized and with new adapters.
+    """Load the configured model on `device`, quantized and with its adapters, or unfrozen.
 
-    The initial weights of the adapters depend only on `train.seed`; the global random state is not
-    changed.
+    Random initial weights of new adapters depend only on `train.seed`; the global random state is
+    not changed.
 
     Args:
         config: The run; its sections `model`, `adapter` and `train` are used.
@@ -76,6 +76,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         progress: Called with (label, done, total) while loading.
 
     Raises:
+        ConfigError: The configuration does not agree with the model.
         ModelError: The model is missing, cannot be trained, or does not fit in memory; the message
             names the next step.
     """
@@ -125,7 +126,7 @@ def equip(
 
     Raises:
         ConfigError: The configuration asks for more layers than the model has.
-        ModelError: Rows for new tokens cannot be added.
+        ModelError: The model cannot be trained like this, or rows for new tokens cannot be added.
     """
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)

@@ -28,11 +28,11 @@ class NewRows:
 
 
 def add_rows(base: Any, new_ids: Sequence[int], trained: Sequence[str]) -> NewRows:
-    """Give every new token its rows in a loaded model; they start as the mean of the rows before.
+    """Give every new token its rows in a loaded model, and return how PEFT is to train them.
 
-    Rows that the model has beyond its vocabulary are used first; the matrices are enlarged only if
-    an id exceeds them. The mean is deterministic, so every rank and every start of a run gets the
-    same rows.
+    New rows start as the mean of the rows before them, so every rank and every start of a run gets
+    the same. Rows that the model has beyond its vocabulary are used first; the matrices are
+    enlarged only if an id exceeds them.
 
     Args:
         base: A frozen transformers model.

@@ -50,5 +50,5 @@ def adapter_dtype(
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """Return the short name of the configuration, such as `bf16`."""
+    """Return the name of a dtype in the configuration, such as `bf16`, or else its torch name."""
     return next((name for name, known in _DTYPES.items() if known == dtype), str(dtype))

@@ -30,7 +30,8 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
     """Return the quantization to apply; None if the weights are loaded unchanged.
 
     Raises:
-        ModelError: The model is an encoder-decoder, or quantized in another format.
+        ModelError: The model is an encoder-decoder, is stored in a quantized form that cannot be
+            trained, or cannot be quantized.
     """
     model = config.model
     if getattr(settings, "is_encoder_decoder", False):
@@ -86,7 +87,7 @@ def _dequantizing(method: str) -> Any:
 
 
 def form_of(base: Any) -> str | None:
-    """Return the form of a model's quantized weights, such as NF4; None if they are not."""
+    """Return the format of a model's quantized weights, such as NF4; None if it has none."""
     if getattr(base, "is_loaded_in_8bit", False):
         return "INT8"
     if not getattr(base, "is_loaded_in_4bit", False):

@@ -51,7 +51,7 @@ def resolve_model(model: ModelConfig, progress: Progress) -> str:
     """Return the folder or hub id for `from_pretrained`.
 
     Raises:
-        ModelError: `model.id` is a path without a model.
+        ModelError: `model.id` is a path without a model, or its package is missing.
     """
     if model.id.startswith(PREFIX):
         return str(package_model(model.id, progress))

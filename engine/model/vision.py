@@ -28,7 +28,7 @@ def auto_class(settings: Any) -> Any:
 
 
 def beside_language_model(model: Any) -> list[str]:
-    """Return the names of the modules beside language model and output head, such as the tower."""
+    """Return the names of the modules that text does not need, such as the vision tower."""
     names = {id(module): name for name, module in model.named_modules()}
     inner = names[id(backbone_of(model))]
     ends = {id(model.get_output_embeddings())}
@@ -51,7 +51,7 @@ def never_runs_on_text(model: Any, name: str) -> bool:
 
 
 def mark_as_text(base: Any, device: torch.device) -> None:
-    """Let a model take all tokens as text, where its training asks for the kinds of tokens.
+    """Let a model take all tokens as text if its forward pass asks for token types.
 
     Raises:
         ModelError: The model attends to later tokens of a text, so it would see its targets.

@@ -88,7 +88,7 @@ class ControlledSession:
         event_log, control, trainer = parts.event_log, parts.control, parts.trainer
         profiler = parts.profiler or NoProfiler()
         if trainer.position is not event_log.position:
-            raise ValueError("the trainer has to move the position of the event log")
+            raise ValueError("trainer and event log must share the same Position object")
         self._event_log = event_log
         self._control = control
         self._monitor = parts.monitor
@@ -161,7 +161,8 @@ class ControlledSession:
             text = (
                 f"the journal ends at step {history.step}, before the checkpoint of step {to_step}"
             )
-            log.log("warning", f"{text}; the records in between were lost, the training state not")
+            lost = "the records in between were lost, but no training state was"
+            log.log("warning", f"{text}; {lost}")
         if history.step <= to_step:
             return
         log.record(
@@ -178,7 +179,7 @@ class ControlledSession:
                 log.record(AnomalyResolved(id=anomaly, verdict="rolled back"))
 
     def conclude(self) -> SessionOutcome:
-        """Evaluate and save if due, refuse the waiting commands, and return the outcome."""
+        """Evaluate and save if due at the end, refuse waiting commands, and return the outcome."""
         control, executor = self._control, self._executor
         due = executor.owes_evaluation or not control.complete
         if not control.ending and due:
@@ -205,7 +206,10 @@ def open_control(
     monitor: TrainingMonitor,
     why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
 ) -> ControlState:
-    """Return the control state with the stored settings; refuse unanswered earlier commands."""
+    """Return the control state with the stored settings.
+
+    Commands that earlier processes of the run left without an outcome are recorded as failed.
+    """
 
     def store(settings: RunSettings) -> None:
         try:
@@ -240,7 +244,7 @@ class Controlled(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class ControlSetup:
-    """What control needs to know before there is a trainer; the same kind on every rank."""
+    """The inputs, known before the trainer is built, from which `over` builds its control."""
 
     start: SessionStart
     """Run folder, history and launch options."""
@@ -256,7 +260,7 @@ class ControlSetup:
     """Whether the run ends with an evaluation and a checkpoint."""
 
     def over(self, trainer: ControlledTrainer, model: nn.Module, tokenizer: Any) -> Controlled:
-        """Build control, monitor and checkpoints around a trainer; every rank calls it together.
+        """Build control, monitor and checkpoints around a trainer; all ranks call this together.
 
         Args:
             trainer: the trainer to control.

@@ -62,7 +62,11 @@ class EventLog:
         return self.timeline
 
     def enter(self, state: RunState, detail: str = "") -> None:
-        """Change the state of the run; entering the current state records nothing."""
+        """Change the state of the run; entering the current state records nothing.
+
+        Raises:
+            IllegalTransition: the new state may not follow the current one.
+        """
         if state is self.state:
             return
         check_transition(self.state, state)
@@ -70,7 +74,7 @@ class EventLog:
         self.record(StateChanged(state=state, detail=detail))
 
     def progress(self, label: str, done: float, total: float) -> None:
-        """Record the progress of a long operation, a few times a second and when it is complete."""
+        """Record the progress of an operation, at most 4 times a second and when it is complete."""
         now = time.monotonic()
         known, recorded_at = self._progress
         if label == known and done < total and now - recorded_at < _PROGRESS_EVERY_S:

@@ -1,4 +1,4 @@
-"""Journal writer: a thread that writes queued events, keeps a hub running and the folder whole."""
+"""Journal writer: a thread that writes events, keeps a hub running and restores removed files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SMALLEST_FRAME_BYTES = 32
 def _numbered(payloads: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
     """Yield the payloads that are records, each with its sequence number.
 
-    A journal from elsewhere may hold any number; one that no run reaches is not believed.
+    A journal from elsewhere may hold any number; records with one that no run reaches are skipped.
     """
     for payload in payloads:
         with suppress(DecodeError):
@@ -114,7 +114,7 @@ class JournalWriter:
             self._thread.start()
 
     def _mend(self) -> None:
-        """Append the records behind a damaged part again, with a log event for each damaged one."""
+        """Append the records behind a damaged part again, with a log event for each lost record."""
         newest = _newest_seq(self.recovered)
         most = newest + self._journal.cut_off_bytes // _SMALLEST_FRAME_BYTES
         found = dict(_numbered(self._journal.cut_off))
@@ -145,7 +145,7 @@ class JournalWriter:
             self.recovered += payloads
 
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
-        """Queue an event for the journal; after its end, as from a late warning, do nothing."""
+        """Queue an event for the journal; once the journal is closed, do nothing."""
         if self._closed:
             return
         self._waiting.append((time.time(), step, timeline, event))
@@ -178,7 +178,7 @@ class JournalWriter:
             self._drain()
         if self._waiting:
             count = len(self._waiting)
-            log.error("journal: the disk is full; the last %d events are lost", count)
+            log.error("journal: the last %d events cannot be written: %s", count, self._fault)
             return f"the last {count} events could not be written: {self._fault}"
         for pause_s in _SYNC_AGAIN_S:
             time.sleep(pause_s)
@@ -346,5 +346,5 @@ class JournalWriter:
             self._launch_hub(self._run)
         except (OSError, subprocess.SubprocessError) as error:
             log.warning(
-                "the hub cannot be started: %s; training continues, and it is tried again", error
+                "the hub cannot be started: %s; training continues, the start is repeated", error
             )

@@ -9,7 +9,7 @@
 | `optimizer.found_inf` | `refuse_update_if` | fused optimizers skip an update on the device by it |
 | `arguments._n_gpu` | `on_one_device` | a rank uses one device, however many are visible |
 | `model.get_output_embeddings` | `head_shown_plain` | TRL refuses heads whose loss it computes |
-| `schedule._last_lr` | `set_last_lr` | a restored schedule reports the configured rate |
+| `schedule._last_lr` | `set_last_lr` | a restored schedule has to report its rate at once |
 | `trainer.neftune_noise_alpha` | `without_own_noise` | graphs add the noise themselves |
 | `module.forward` | `replace_forward` | fused kernels take the place of some layers |
 | `layer.training` | `keep_training` | a fused layer computes alike with and without dropout |
@@ -141,7 +141,7 @@ def on_one_device(arguments: Any) -> Any:
 
 @contextmanager
 def head_shown_plain(model: Any) -> Iterator[None]:
-    """Show a model's output head without its adapter in the block.
+    """Within the block, let a model return its output head without the adapter on it.
 
     TRL refuses an adapter on the head, because its own loss would leave it out; fttui computes the
     loss of such a model with the whole head.
@@ -168,12 +168,12 @@ def without_own_noise(trainer: Any) -> None:
 
 
 def replace_forward(module: Any, forward: Callable[..., Any]) -> None:
-    """Let a module compute its outputs by another function."""
+    """Let a module compute its outputs by the function `forward`."""
     module.forward = forward
 
 
 def keep_training(layer: Any) -> None:
-    """Keep a layer in training mode while the model around it evaluates."""
+    """Set one layer to training mode, although the model around it is in evaluation mode."""
     layer.training = True
 
 
@@ -205,7 +205,7 @@ def allow_shapes(count: int) -> None:
 
 @contextmanager
 def compile_deferred() -> Iterator[None]:
-    """Let functions that are decorated with `torch.compile` inside compile on their first call.
+    """Within the block, let functions decorated with `torch.compile` compile on their first call.
 
     `torch.compile` imports the whole compiler. bitsandbytes decorates functions with it while it
     is imported, and most runs never call one of them.
@@ -234,7 +234,7 @@ def compile_deferred() -> Iterator[None]:
 
 @contextmanager
 def sdpa_mask_by(function: Callable[..., Tensor | None]) -> Iterator[None]:
-    """Let transformers make the masks of scaled dot product attention by another function."""
+    """Within the block, let transformers make the masks of SDPA attention by `function`."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
     functions: Any = ALL_MASK_ATTENTION_FUNCTIONS

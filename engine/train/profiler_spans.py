@@ -18,7 +18,7 @@ def record_spans(*, on: bool) -> None:
 
 
 def span(name: str) -> AbstractContextManager[object]:
-    """Return a context manager that records a part of the step, such as `backward`, while on."""
+    """Return a context manager that records a part of the step while `record_spans` is on."""
     if not _recording:
         return _NOTHING
     return torch.profiler.record_function(PREFIX + name)

@@ -148,7 +148,7 @@ def train(
 def hash_content(
     start: SessionStart, incarnation: int, place: RankPlace, event_log: EventLog
 ) -> RunIdentity | None:
-    """Start to hash model and data on rank 0, while they are loaded; None on the other ranks."""
+    """Start to hash model and data on rank 0 while they are loaded; return None on other ranks."""
     if place.rank:
         return None
     config = read_resolved(start.run.config)
@@ -157,7 +157,7 @@ def hash_content(
 
 
 def record_accepted(identity: RunIdentity | None, event_log: EventLog) -> dict[str, str]:
-    """Note the changes of content that were accepted on resume, and return them as a fact."""
+    """Journal the content changes that were accepted on resume, and return them as a fact."""
     if identity is None or not identity.accepted:
         return {}
     text = "; ".join(identity.accepted)
@@ -321,9 +321,9 @@ def engine_trainer(
     ema: WeightsEma | None,
     event_log: EventLog,
 ) -> EngineTrainer:
-    """Return the trainer with the parts that capture, evaluate and offload it.
+    """Return the trainer with the parts that save its state, evaluate it and free its memory.
 
-    The averaged adapter is evaluated if there is one; evaluation examples are never packed.
+    The averaged weights are evaluated if the run keeps them; evaluation examples are not packed.
     """
     model = setup.loaded.model
     evaluator = Evaluator(

@@ -20,7 +20,7 @@ class SessionStart:
     resume: str | None = None
     """Checkpoint to resume from; None starts from the beginning."""
     control_seq: int = 0
-    """Newest command at the start; later ones are for this process. 0 on every rank but 0."""
+    """Sequence number of the newest command at the start; 0 on every rank but 0."""
     attempt: LaunchAttempt = field(default_factory=LaunchAttempt)
     """Number of this start of the ranks by torchrun, and how many restarts are allowed."""
     profile_steps: int = 0

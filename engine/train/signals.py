@@ -48,7 +48,10 @@ class StopSignals:
             signal.signal(number, self.receive)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """Count one signal; the second request ends the process and does not return."""
+        """Count a stop request; the second one ends the process and does not return.
+
+        A signal that `poke` sent and a copy of the first signal are not counted.
+        """
         if self._poked and number == signal.SIGTERM:
             self._poked = False
             if self._on_receipt is not None:
@@ -72,13 +75,13 @@ class StopSignals:
         self._on_forced = action
 
     def end_with(self, exit_code: int) -> None:
-        """Let a second request leave with the exit code of the end that is recorded by now."""
+        """Let a second request end the process with this code, without the `before_forced` call."""
         self._on_forced, self._forced_code = (lambda: None), exit_code
 
     def on_receipt(self, action: Callable[[bool], None] | None) -> None:
-        """Call a function in the main thread after each signal; None ends that.
+        """Call a function in the main thread after the first stop request and after each `poke`.
 
-        Its argument says whether `poke` sent the signal.
+        Its argument is True after a `poke`. None instead of a function ends the calls.
         """
         self._on_receipt = action
 

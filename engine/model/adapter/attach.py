@@ -77,7 +77,7 @@ def _require_linear(model: PeftModel) -> None:
 
 
 def seeded(base: nn.Module, lora: LoraConfig, seed: int, device: torch.device) -> PeftModel:
-    """Attach an adapter with initial weights by the seed, and keep the global random state."""
+    """Attach an adapter with initial weights from a seed, without changing the random state."""
     cuda_devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
         # peft reads a transformers flag by its deprecated name
@@ -120,4 +120,5 @@ def adapter_fact(base: nn.Module, adapter: AdapterConfig) -> str:
         for name, pattern in (("r", adapter.rank_pattern), ("alpha", adapter.alpha_pattern))
         if pattern
     )
-    return f"{kind}{' rs' * adapter.rslora}, dropout {adapter.dropout:g}, on {targets}{without}"
+    kind += ", rsLoRA" * adapter.rslora
+    return f"{kind}, dropout {adapter.dropout:g}, on {targets}{without}"

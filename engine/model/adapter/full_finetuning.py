@@ -14,7 +14,7 @@ from ..vision import beside_language_model, sees_images
 
 
 def unfreeze(base: Any, layers: int | str | None, trained: torch.dtype, other: torch.dtype) -> None:
-    """Have weights of a frozen model trained.
+    """Unfreeze the weights of a model that are to be trained, and convert the dtypes.
 
     Args:
         base: The frozen base model.
@@ -24,7 +24,7 @@ def unfreeze(base: Any, layers: int | str | None, trained: torch.dtype, other: t
         other: The dtype of the frozen ones.
 
     Raises:
-        ModelError: No weight is chosen, or one is quantized.
+        ModelError: `layers` fits no weight or exceeds the model, or a chosen weight is quantized.
     """
     named = dict(base.named_parameters())
     chosen = _chosen(base, set(named), layers)

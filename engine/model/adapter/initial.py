@@ -101,6 +101,9 @@ def initialize_eva(model: PeftModel, batches: Iterable[dict[str, Tensor]]) -> No
         model: A model with a new adapter, attached with `adapter.init: eva`.
         batches: Batches with `input_ids`, `attention_mask` and `labels`, on the device.
 
+    Raises:
+        ModelError: PEFT cannot compute the directions from these batches.
+
     Source: Paischer et al. 2024 (EVA), by peft.
     """
     was_training = model.training

@@ -23,10 +23,10 @@ _SHOWN = 3
 
 
 def start_file(adapter: AdapterConfig) -> AdapterFile | None:
-    """Return the adapter that a run starts from, downloaded if it is on the hub.
+    """Return the adapter of `adapter.start`, downloaded if it is on the hub; None if not set.
 
     Raises:
-        ModelError: It is missing, or no adapter that can be used.
+        ModelError: The adapter is missing or cannot be used.
     """
     if adapter.start is None:
         return None

@@ -56,7 +56,11 @@ def package_model(model_id: str, progress: Progress, cache: Path | None = None) 
 
 
 def find_gguf() -> tuple[Path, str]:
-    """Return the GGUF file inside the installed package, and the package's version."""
+    """Return the GGUF file inside the installed package, and the package's version.
+
+    Raises:
+        ModelError: The package is not installed or holds no GGUF file.
+    """
     try:
         distribution = metadata.distribution(PACKAGE)
     except metadata.PackageNotFoundError:

@@ -35,7 +35,7 @@ def weight_bytes(
     double_quant: bool,
     number: int,
 ) -> WeightBytes | None:
-    """Return the bytes of the weights of a model; None if its files are not on this machine.
+    """Return the bytes of a model's weights; None without safetensors files on this machine.
 
     Args:
         source: A model folder, or a hub id whose files may be in the local cache.

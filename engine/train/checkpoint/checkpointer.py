@@ -68,10 +68,10 @@ class Checkpointer:
         return self._agreement.rank == 0
 
     def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:
-        """Write one checkpoint and return it; if any rank fails, remove its folder.
+        """Write one checkpoint and return it; if any rank fails, remove the checkpoint's folder.
 
         Raises:
-            CheckpointError: writing failed on the ranks that the text names; training can continue.
+            CheckpointError: writing failed; the text says on which ranks. Training can continue.
         """
         started = time.monotonic()
         name = self._fresh_name(counters.step, timeline)
@@ -90,7 +90,7 @@ class Checkpointer:
         return Saved(manifest or draft, time.monotonic() - started)
 
     def is_complete(self, name: str) -> bool:
-        """Return whether a checkpoint is still on disk: a user may remove it. A collective."""
+        """Return whether a checkpoint is still on disk; all ranks call this together."""
         known = self._agreement.rank != 0 or any(m.name == name for m in self.ledger.all())
         return not self._agreement.errors(None if known else f"{name} is missing")
 

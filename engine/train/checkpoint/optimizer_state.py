@@ -45,7 +45,7 @@ def kind_of(optimizer: Any) -> str:
 
 
 def capture_optimizer(optimizer: Any) -> OptimizerState:
-    """Return the current state; its tensors share memory with the live ones."""
+    """Return the state of an optimizer; its tensors share memory with the live ones."""
     own = bare(optimizer)
     wait_for_device()
     return {
@@ -175,7 +175,10 @@ _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def bit_sums(tensors: Iterable[Tensor]) -> list[int]:
-    """Return one number per tensor that changes with any bit: the sum of its bit patterns."""
+    """Return the sum of the bit patterns of each tensor, which changes if one bit changes.
+
+    The sums are ordered by device, and by tensor within a device.
+    """
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         bits = tensor.detach().reshape(-1).view(_BITS[tensor.element_size()])

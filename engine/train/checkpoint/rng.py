@@ -56,7 +56,7 @@ def capture_rng() -> RngState:
 
 
 def restore_rng(state: RngState) -> None:
-    """Restore the state of every generator."""
+    """Restore the state of every generator that `capture_rng` captured."""
     python = state["python"]
     random.setstate((python[0], tuple(python[1]), python[2]))
     np.random.set_state(state["numpy"])

@@ -73,14 +73,14 @@ class CommandQueue:
         return [entry for entry in mine if entry.id not in answered]
 
     def ask(self) -> None:
-        """Start to agree on the new commands; does nothing with a single rank."""
+        """Start to agree on the new commands, unless that has begun or there is a single rank."""
         if not self._agreement.alone and self._asked is None:
             self._asked = self._agreement.start_max(self._news())
 
     def look(self) -> NewCommands:
-        """Return the commands that were new at the last `ask`, or are new now if none is pending.
+        """Return the commands that were new at the last `ask`, or without an `ask` those new now.
 
-        A collective.
+        All ranks call this together.
         """
         asked, self._asked = self._asked, None
         newest, stops, losses = asked.read() if asked else self._agreement.max(self._news())

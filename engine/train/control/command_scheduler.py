@@ -141,7 +141,7 @@ class CommandScheduler:
         """A pause that is in force and has not held training yet, so that it has no outcome."""
 
     def at_boundary(self, executor: OneShotCommands) -> bool:
-        """Do everything that is due before a step; False if the run ends here."""
+        """Do everything that is due before a step; return False if the run ends here."""
         control = self._control
         if control.complete:
             return False
@@ -366,7 +366,7 @@ class CommandScheduler:
         self._event_log.record(command_failed(entry, reason))
 
     def refuse_rest(self, reason: str) -> None:
-        """Refuse every command that still waits, because the run ends."""
+        """Record every command that still waits as failed, because the run ends."""
         asked_before = self._queue.look().entries
         for entry in [*self._control.due, *asked_before, *self._queue.look().entries]:
             self.fail(entry, reason)

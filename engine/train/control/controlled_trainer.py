@@ -119,7 +119,7 @@ class StepHooks(Protocol):
     """The calls that a trainer makes during one optimizer step, in this order."""
 
     def begin_step(self) -> bool:
-        """Handle everything due before a step; False if the run ends here."""
+        """Handle everything due before a step; return False if the run ends here."""
 
     def fetch(self, micro_batches: int) -> list[Any]:
         """Return the micro-batches of the step."""
@@ -134,7 +134,11 @@ class StepHooks(Protocol):
         """Add the loss of a micro-batch, [], to the loss of the step."""
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Clip the gradients, judge the update, and return the gradient norm before clipping."""
+        """Clip the gradients, judge the update, and return the gradient norm before clipping.
+
+        Args:
+            clip: clips the gradients to a largest norm and returns their norm before that, [].
+        """
 
     def may_update(self) -> bool:
         """Return whether the optimizer may change the weights."""
@@ -149,4 +153,4 @@ class StepHooks(Protocol):
         """Take note that the optimizer has changed the weights."""
 
     def end_step(self, *, last: bool = False) -> bool:
-        """Journal the step and return True, or undo it and return False if it was dropped."""
+        """End the step and return True, or undo it and return False if it was dropped."""

@@ -158,7 +158,7 @@ class WaitingStop:
         self._found = False
 
     def __call__(self) -> bool:
-        """Return whether such a stop has been accepted."""
+        """Return whether the hub has accepted a stop command since the engine started."""
         with suppress(OSError):
             news = self._reader.take(self._reader.waiting())
             self._found = self._found or any(isinstance(entry.command, Stop) for entry in news)

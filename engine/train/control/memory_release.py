@@ -34,7 +34,7 @@ class MemoryRelease:
         self._released = False
 
     def release(self) -> None:
-        """Free the memory, unless it is free already."""
+        """Free the device memory of all ranks, unless it is free already."""
         if self._released:
             return
         self._released = True
@@ -54,6 +54,6 @@ class MemoryRelease:
             self._owner.release_memory()
             raise MemoryTaken(
                 f"the GPU's memory cannot be taken back: {'; '.join(errors)}; "
-                "end what else uses it, then try again"
+                "end the other processes that use it, then try again"
             )
         self._released = False

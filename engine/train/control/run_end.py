@@ -29,7 +29,7 @@ def accepted_since(run: RunDirectory, control_seq: int) -> list[ControlEntry]:
                 reader.take(control_seq)
             return reader.take_all()
     except OSError as error:
-        log.error("commands that still waited have no outcome: %s", error)
+        log.error("the control journal cannot be read: %s; waiting commands have no outcome", error)
         return []
 
 

@@ -22,7 +22,7 @@ _START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
 
 
 class StopNotice:
-    """A notice that counts for the ranks of one start alone, whatever earlier ones have left."""
+    """A notice in the run folder that is valid only for the ranks of one launch."""
 
     def __init__(self, run: RunDirectory, start_id: bytes) -> None:
         self._run = run
@@ -38,7 +38,7 @@ class StopNotice:
         return cls(run, msgspec.json.encode([launcher, identity_of(launcher), *values]))
 
     def give(self) -> None:
-        """Tell the other ranks; the log says so if that is impossible."""
+        """Tell the other ranks that this one stops; if that is impossible, log a warning."""
         if self.given():
             return
         try:

@@ -28,7 +28,7 @@ class UnansweredCommands:
         self._record = record
 
     def observe(self, event: AnyEvent) -> None:
-        """Take in an event of the run."""
+        """Note the command that an event accepts, applies or fails; ignore other events."""
         match event:
             case CommandApplied(id=id_) | CommandFailed(id=id_):
                 self._answered.add(id_)
@@ -38,12 +38,12 @@ class UnansweredCommands:
                 pass
 
     def conclude(self, entries: Iterable[ControlEntry], reason: str, stopped: str = "") -> None:
-        """Record that commands had no effect.
+        """Record that the commands without an outcome had no effect.
 
         Args:
             entries: the accepted commands since the start of this engine.
-            reason: why they had none.
-            stopped: what a stop did; empty if it had no effect either.
+            reason: why they had no effect.
+            stopped: the effect of a stop command; empty if it had none either.
         """
         for entry in entries:
             if entry.id in self._answered:

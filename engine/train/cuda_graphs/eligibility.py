@@ -45,7 +45,7 @@ def fast_path(
         return None, fast_fact(config, reason)
     kernels, failed = kernels_for(device)
     if failed:
-        log("info", f"fast mode: layers run uncompiled, some percent slower: {failed}")
+        log("info", f"fast mode: the compiler failed, so layers run some percent slower: {failed}")
     program = _program(config, trainer, kernels)
     path = GraphForward(
         program,

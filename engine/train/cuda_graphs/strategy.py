@@ -28,11 +28,11 @@ class GraphStrategy:
         return self._graphs(inputs, *wants, way=way)
 
     def without_gradients(self) -> AbstractContextManager[None]:
-        """Return an empty context: a graph is captured without gradients."""
+        """Return an empty context: graphs for such passes are captured without gradients."""
         return nullcontext()
 
     def reference(self) -> AbstractContextManager[None]:
-        """Return an empty context: a graph is captured without the adapter."""
+        """Return an empty context: graphs of the reference are captured without the adapter."""
         return nullcontext()
 
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:

@@ -143,7 +143,7 @@ class SteppedTrainer(OwnOptimizer):
         return batches, items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """Return the number of labelled tokens of the step on all ranks, without a host sync."""
+        """Return the number of labelled tokens of the step on all ranks; None without labels."""
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
         if not labels:
             return None
@@ -208,7 +208,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Patch optimizer and backward pass, which have been created, and begin the session."""
+        """Patch the optimizer and the accelerator's backward pass, and begin the session."""
         step_loop, optimizer, trainer = self._step_loop, kwargs["optimizer"], self._trainer
         trainer.report_position()
         guard_optimizer(optimizer, step_loop)
@@ -224,7 +224,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Report that the weights have changed, unless guard or loss scaler refused the update."""
+        """Tell the step loop that the optimizer ran, unless the loss scaler skipped the update."""
         if not kwargs["optimizer"].step_was_skipped:
             self._step_loop.optimizer_stepped()
 

@@ -121,7 +121,10 @@ def _part(name: str) -> int:
 
 
 def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
-    """Return the factor of one_cycle: cosines from `ONE_CYCLE_START` to 1, then to the floor."""
+    """Return the one_cycle factor on the learning rate after `step` steps.
+
+    It rises from `ONE_CYCLE_START` to 1 during the warm-up, then falls to `floor`, by cosines.
+    """
     if step < warmup:
         return _between(ONE_CYCLE_START, 1.0, step / warmup)
     return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))

@@ -69,10 +69,10 @@ class StepConclusion:
         self.step: StepRecord | None = None
         """The step that is judged or waits for its verdict; None once it is journaled."""
         self._held_bytes: int | None = None
-        """Peak memory of the previous step; None before the first one."""
+        """Memory of the previous step in bytes; None before the first one and without a GPU."""
 
     def begin(self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None) -> None:
-        """Take the optimizer's gate and the loss scale of fp16 training; None without them."""
+        """Set the gate of the optimizer and the loss scale of fp16 training; None without them."""
         self.gate, self._loss_scale = gate, loss_scale
 
     def limits(self) -> Limits:

@@ -63,7 +63,7 @@ class StepLoop:
     def begin_training(
         self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None
     ) -> None:
-        """Take the optimizer's gate and the loss scale of fp16 training; None without them."""
+        """Set the gate of the optimizer and the loss scale of fp16 training; None without them."""
         self._conclusion.begin(gate, loss_scale)
 
     def begin_step(self) -> bool:
@@ -116,6 +116,9 @@ class StepLoop:
 
         The verdict needs no message from other ranks: a loss that is not finite on one rank makes
         the averaged gradients, and so their norm, not finite on every rank.
+
+        Args:
+            clip: clips the gradients to a largest norm and returns their norm before that, [].
         """
         if self._control.dropped:
             return torch.zeros(())
@@ -177,7 +180,9 @@ class StepLoop:
             self._conclusion.updated()
 
     def end_step(self, *, last: bool = False) -> bool:
-        """Journal the step after its counters have moved; return False if it was undone instead.
+        """End the step and return True, or undo it and return False if it was dropped.
+
+        An ended step is journaled at once, or during the next one if a gate delays its verdict.
 
         Args:
             last: whether no other step follows.

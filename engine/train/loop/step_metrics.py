@@ -137,7 +137,10 @@ class StepTotals:
     rank_s: list[float]
     """Seconds of each rank up to its last backward pass, after which it waits for the others."""
     rank_mem_bytes: list[int]
-    """Memory of each rank; this list and the following are empty if any rank has no value."""
+    """Memory of each rank in the previous step.
+
+    This list and the following ones are empty if any rank has no value.
+    """
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]

@@ -107,7 +107,7 @@ class StepRecord:
         self.ended = True
 
     def held_bytes(self, *, reserves: bool) -> int | None:
-        """Return this rank's reserved or else its allocated memory; None without a GPU."""
+        """Return this rank's reserved, or peak allocated, memory in bytes; None without a GPU."""
         return self.memory.mem_reserved_bytes if reserves else self.memory.mem_allocated_bytes
 
     def event(self) -> StepFinished:

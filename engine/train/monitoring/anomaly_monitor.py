@@ -112,7 +112,7 @@ class AnomalyMonitor:
         """Return the loss and gradient norm up to which the device may apply an update by itself.
 
         The limits are the same on every rank. Above them the update may become an alarm, so the
-        host measures its gradient flow first.
+        host measures its gradient flow first; no update is within them if that was requested.
         """
         if self._asked_gradients:
             return NOTHING_PASSES

@@ -89,7 +89,11 @@ def module_name(parameter: str) -> str:
 
 
 def judge(modules: list[ModuleFlow]) -> tuple[list[str], list[str]]:
-    """Return the names of modules whose gradients are dead, far below the median, or exploding."""
+    """Return the names of the dead modules and of the exploding ones.
+
+    The gradient norm of a dead module is far below the median of the modules, that of an exploding
+    one far above it or not finite.
+    """
     finite = [m.grad_norm for m in modules if math.isfinite(m.grad_norm)]
     usual = statistics.median(finite) if finite else 0.0
     dead = [m.module for m in modules if m.grad_norm <= DEAD_SHARE * usual]

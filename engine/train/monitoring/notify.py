@@ -32,8 +32,8 @@ log = logging.getLogger(__name__)
 URLS = "FTTUI_NOTIFY_URLS"
 """Environment variable that holds the apprise URLs, separated by spaces or commas."""
 _WAITING = 50
-"""Largest number of waiting messages; further ones are dropped, so that a dead service costs
-nothing."""
+"""Largest number of waiting messages; further ones are dropped, so that a service that does not
+answer costs no memory."""
 _FINISH_S = 5.0
 """Seconds that the end of a run waits for the last message."""
 

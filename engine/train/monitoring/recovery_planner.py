@@ -110,7 +110,7 @@ class RecoveryPlanner:
         return (command, decision.reason) if decision.verdict == "act" else None
 
     def good_checkpoint(self, alert: Alert, alerts: Sequence[Alert]) -> Manifest | None:
-        """Return the newest good checkpoint before an alert and the warnings that preceded it."""
+        """Return the newest good checkpoint before an alert and the warnings before it, or None."""
         near = [
             a
             for a in alerts
@@ -126,7 +126,7 @@ class RecoveryPlanner:
     def way_back(self, alerts: Sequence[Alert]) -> Rollback | None:
         """Return the guard's own rollback past the step just refused, or None if there is none.
 
-        A collective: every rank returns rank 0's rollback.
+        All ranks call this together and return rank 0's rollback.
         """
         wanted = self._plan_way_back(alerts) if self._agreement.rank == 0 else None
         shared = self._agreement.share(msgspec.msgpack.encode(wanted) if wanted else b"")
@@ -146,7 +146,7 @@ class RecoveryPlanner:
     ) -> Rollback:
         """Return the rollback that recovers from an anomaly.
 
-        A collective: every rank returns rank 0's rollback, or raises with rank 0's reason.
+        All ranks call this together; they return rank 0's rollback, or raise with rank 0's reason.
 
         Args:
             anomaly: id or public id of the anomaly; empty for the newest instability.
@@ -173,9 +173,9 @@ class RecoveryPlanner:
     def forecast(
         self, alert: Alert, settings: RunSettings, seen: AnomalyMonitorState, refused_at: int
     ) -> WayBack:
-        """Return what `recover` would do about an alert now; the arguments are those of `recovery`.
+        """Return what `recover` would do about an alert now.
 
-        Not a collective.
+        The other arguments are those of `recovery`. One rank may call this alone.
         """
         if alert.kind not in RECOVERABLE or alert.explained_by:
             return self.without_recovery(alert, seen)

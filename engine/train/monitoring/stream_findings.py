@@ -1,4 +1,4 @@
-"""Report the findings in streamed training data while it is read."""
+"""Stream findings: reports the findings in streamed training data while it is read."""
 
 from __future__ import annotations
 

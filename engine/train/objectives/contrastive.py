@@ -107,7 +107,7 @@ def join(parts: Sequence[PairTexts]) -> PairTexts:
 def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
     """Return the texts of all ranks and the range of this rank's pairs.
 
-    A collective in the forward and in the backward pass.
+    All ranks call this together, and run its backward pass together.
     """
     if world_size() == 1:
         return own, range(own.pairs)
@@ -154,7 +154,10 @@ class PairObjective:
         return pair_texts(pool(hidden, mask, self._config.pooling), batch)
 
     def spread(self, own: PairTexts) -> tuple[PairTexts, range]:
-        """Return the texts of all ranks and the indices of this rank's pairs."""
+        """Return the texts to compare and the range of this rank's pairs among them.
+
+        They are the texts of all ranks with `contrastive.cross_device`, otherwise this rank's own.
+        """
         return across_ranks(own) if self._config.cross_device else (own, range(own.pairs))
 
     def compare(self, everyone: PairTexts, own: range) -> ContrastiveResult:

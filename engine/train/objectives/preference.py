@@ -1,7 +1,7 @@
 """Preference objective (dpo, kto): log-probabilities of model and reference, losses, evaluation.
 
-The reference is the model as it was before training: with its adapter disabled, or with a copy of
-the trained weights. No second model is in memory, and no checkpoint holds the reference.
+The reference is the model as it was before training: with its adapter disabled, or with copies of
+its initial weights put in place. No second model is in memory, no checkpoint holds the reference.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class EvaluatedBatch:
     reference: Tensor
     desirable: Tensor
     apart: float
-    """Sum of log π − log ρ over the mismatched completions of the batch."""
+    """Sum of log π (model) − log ρ (reference) over the mismatched completions."""
 
     def counts(self) -> tuple[float, float, float, float]:
         """Return the numbers of chosen rows, rejected rows and chosen tokens, and `apart`."""
@@ -89,7 +89,7 @@ class PreferenceObjective:
             return self.log_probs(self._model, batch).total
 
     def divergence_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of log π − log ρ over the mismatched completions of a batch."""
+        """Return the sum of log π (model) − log ρ (reference) over the mismatched completions."""
         other = batch["mismatched"]
         with without_gradients(self._model):
             now = self.log_probs(self._model, other).total

@@ -49,7 +49,7 @@ class ScoredObjective(PairObjective):
         yield ContrastiveResult(loss, len(own), sums)
 
     def held_out(self, everyone: PairTexts, own: range) -> dict[str, float]:
-        """Return Spearman's correlation of cosine and score, times the pairs in the range."""
+        """Return Spearman's correlation of cosine and score, times the number of pairs in `own`."""
         return {"spearman": spearman(self._cosines(everyone), _scores(everyone)) * len(own)}
 
     def _cosines(self, everyone: PairTexts) -> Tensor:

@@ -30,7 +30,7 @@ class DeviceOffload:
         """Emptied storages, each with the copy of its bytes on the host."""
 
     def release(self) -> int:
-        """Free device memory and return how many bytes other processes can use now."""
+        """Move everything to the host; return how many bytes of GPU memory that freed."""
         if self._device.type != "cuda":
             return 0
         before = torch.cuda.memory_reserved(self._device)

@@ -76,7 +76,7 @@ class EagerTextForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the summed cross-entropy, and the hidden states and the balance if wanted."""
+        """Return the summed cross-entropy, captured hidden states, and the balance if wanted."""
         if self._own_head is None:
             outputs = model(**{**inputs, "use_cache": False}, fused_lm_head=True)
             found: dict[Want, Tensor] = {"ce": -outputs.log_probs.sum()}

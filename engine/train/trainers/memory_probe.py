@@ -106,7 +106,7 @@ def _memory_fact(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool
 
 
 def trial_step(trainer: Any, batch: Batch) -> Peak:
-    """Run two micro-batches with an update between them, undo both, and return the peak."""
+    """Run two micro-batches with an update between them, undo all, and return the peak memory."""
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(trainer.own_parameters.values())
@@ -171,7 +171,7 @@ def _reset_peak(device: torch.device) -> None:
 
 
 def planned_of(config: RunConfig, trainer: Any) -> MemoryEstimate | None:
-    """Return the estimate for the loaded model; None if its configuration cannot be read."""
+    """Return the memory estimate for the loaded model; None if its settings cannot be read."""
     try:
         arch = read_architecture(trainer.model.config.to_dict())
     except FttuiError:

@@ -145,7 +145,10 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return loss
 
     def _publish(self, compared: Compared) -> None:
-        """Add the figures to the step's metrics, except for a kind of completion that it lacks."""
+        """Add the figures of a micro-batch to the metrics of the step.
+
+        Figures about chosen or rejected completions are left out if the step has none of them.
+        """
         shares = {
             name: total * self._scales[about(name)]
             for name, total in compared.sums.items()
