@@ -90,7 +90,7 @@ def watch(
             return trainer
         from fttui.engine.watch.plain.loop import watch_loop
     except ImportError as error:  # such as a package of fttui that is missing here
-        sys.stderr.write(f"fttui: not watched: {error}; see: fttui doctor\n")
+        sys.stderr.write(f"fttui: this training is not watched: {error}; see: fttui doctor\n")
         return UnwatchedRun(optimizer) if trainer is None else trainer
     run = watch_loop(model, optimizer, scheduler, chosen, scaler=scaler)
     return run or UnwatchedRun(optimizer)
@@ -145,7 +145,10 @@ class UnwatchedRun:
 
 
 def unwatch(trainer: Any) -> None:
-    """Put a watched trainer back as it was."""
+    """Put a watched trainer back as it was, and end a run that it has not begun to train.
+
+    It does nothing for a trainer that is not watched.
+    """
     from fttui.engine.watch.huggingface.watch import unwatch_trainer
 
     unwatch_trainer(trainer)

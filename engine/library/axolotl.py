@@ -16,7 +16,7 @@ from . import watch
 
 
 class Plugin(BasePlugin):  # type: ignore[misc]  # axolotl is untyped
-    """Watches the trainer that axolotl has built, under the name of its configuration."""
+    """Watches the trainer that axolotl has built."""
 
     def post_trainer_create(self, cfg: Any, trainer: Any) -> None:
         """Watch the trainer; one that cannot be watched trains as before, and a line says why."""

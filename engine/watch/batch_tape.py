@@ -52,7 +52,7 @@ class TapedBatch:
         return _mapped(self.held, HeldTensor.back) if fresh is None else fresh
 
     def settle(self) -> None:
-        """Move what is still on a device to the host; the device has made it by then."""
+        """Move copies that are on a device to the host; waits until the device has made them."""
         for _, held in _tensors(self.held):
             held.settle()
         if isinstance(self.tokens, HeldTensor):
@@ -93,7 +93,10 @@ def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, HeldTensor]]:
 
 
 def _count(named: list[tuple[str, Tensor]]) -> tuple[int | HeldTensor, int]:
-    """Return tokens and rows of a batch: by its attention masks, otherwise by its token ids."""
+    """Return the tokens of a batch, by its attention masks or else its token ids, and its rows.
+
+    Tokens that a device counts are a `HeldTensor`, so that the host need not wait for them.
+    """
     masks = [tensor for name, tensor in named if name.endswith("attention_mask")]
     ids = [tensor for name, tensor in named if name.endswith("input_ids")]
     rows = next((len(one) for _, one in named if one.dim()), 1)
@@ -171,7 +174,7 @@ class BatchTape:
         return self._first + len(self._taped)
 
     def open(self, epoch: int, live: Iterator[Any], size: int, offset: int = 0) -> None:
-        """Continue with the iterator of an epoch, unless it is known already.
+        """Continue with the iterator of an epoch, unless the epoch was opened before.
 
         Args:
             epoch: number of the epoch.
@@ -222,7 +225,7 @@ class BatchTape:
         self._new_epoch = self._new_epoch and not new
 
     def recapture_rng(self) -> None:
-        """Keep the present random generators with the newest batch instead of those after it."""
+        """Keep the present random generators with the newest batch, not those after its fetch."""
         self._taped[-1].rng = capture_rng()
 
     def _append(self, batch: Any) -> None:
@@ -309,7 +312,10 @@ class BatchTape:
         return max(0, self._live_epoch)
 
     def consumed(self, epoch: int) -> int:
-        """Return how many micro-batches of an epoch lie before the position."""
+        """Return how many micro-batches of an epoch lie before the present position.
+
+        0 for an epoch that was not opened.
+        """
         place = self._places.get(epoch)
         return 0 if place is None else self.position - place.start
 
@@ -322,7 +328,10 @@ class BatchTape:
         return self.serving + self.consumed(self.serving) / place.size
 
     def forget_before(self, position: int) -> None:
-        """Free the micro-batches before a position, to which no checkpoint returns any more."""
+        """Free the micro-batches before a position, to which no checkpoint returns any more.
+
+        Those of one step before the present position stay, because that step may be dropped.
+        """
         while self._taped and self._first < min(position, self.position - self._accumulate):
             self._drop_oldest()
 
@@ -331,7 +340,7 @@ class BatchTape:
         self._first += 1
 
     def _shrink(self) -> None:
-        """Free the oldest micro-batches if the tape uses more than its limit."""
+        """Free micro-batches that need not be kept, and the oldest if the tape exceeds a limit."""
         if not self._keeps:
             self.forget_before(self.position - self._accumulate)
         while self.size_bytes > self._limit_bytes and self._first < self.position - len(
@@ -341,7 +350,11 @@ class BatchTape:
             if not self._told:
                 self._told = True
                 limit = f"{self._limit_bytes / 2**20:.4g} MiB"
-                self._log("warning", f"batches use {limit}; the oldest can no longer be repeated")
+                self._log(
+                    "warning",
+                    f"the batches kept for rollbacks need more than {limit} of host memory; the "
+                    "oldest can no longer be repeated; to keep more, raise tape_mib",
+                )
 
     @property
     def seen(self) -> SeenExamples:

@@ -85,7 +85,7 @@ def record_start(
     refused: Mapping[type[Command], str],
     **known: int,
 ) -> None:
-    """Record the start again, with what is known once everything is loaded; on every rank.
+    """Record the start again, with what is known once everything is loaded; every rank calls this.
 
     Args:
         script_run: the open run; None on every rank but 0.

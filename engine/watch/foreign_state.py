@@ -57,10 +57,13 @@ class TrainerMemory(Protocol):
     """What a trainer keeps besides weights, optimizer and schedule."""
 
     def capture(self) -> Any:
-        """Return a copy of it."""
+        """Return a copy of what the trainer keeps."""
 
     def restore(self, kept: Any, step: int) -> None:
-        """Put it back, with this number of finished steps; the copy stays unchanged."""
+        """Put back a copy that `capture` returned, and set the number of finished steps.
+
+        The copy itself stays unchanged.
+        """
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,12 +111,12 @@ class ForeignState:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of a checkpoint with a state of two values per weight, before the first step."""
+        """The expected bytes of a checkpoint: weights, and two optimizer values of 4 bytes each."""
         weights = sum(weight.nbytes for weight in self._weights.values())
         return weights + 2 * sum(4 * weight.numel() for weight in self._weights.values())
 
     def mark(self, position: int) -> Boundary:
-        """Return the boundary before a step."""
+        """Return the boundary before a step, and keep what `return_to` needs to undo the step."""
         self._before = self._memory.capture()
         generators = capture_rng()
         self._tape.begin_step(generators)
@@ -125,14 +128,14 @@ class ForeignState:
         )
 
     def return_to(self, boundary: Boundary) -> None:
-        """Undo a step that was not applied."""
+        """Return to the boundary before a step whose update was not made."""
         self._load_schedules(boundary.scheduler["all"])
         self._memory.restore(self._before, boundary.step)
         self._parts.model.zero_grad(set_to_none=True)
         restore_rng(boundary.rng)
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Write weights, buffers and optimizer, and keep the rest."""
+        """Write what is equal on all ranks: weights, optimizer, buffers, loss scaler, counters."""
         save_weights(self._weights, folder / WEIGHTS)
         torch.save(self._machinery(), folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
@@ -166,8 +169,8 @@ class ForeignState:
         """Read and check a checkpoint without changing the live state.
 
         Raises:
-            CheckpointError: this process has not written it, its batches are no longer held, or a
-                file cannot be read.
+            CheckpointError: this process has not written it, its batches are no longer held, a file
+                cannot be read, or the optimizer in it is not that of the script.
         """
         kept = self._kept.get(folder.name)
         if kept is None:
@@ -194,7 +197,7 @@ class ForeignState:
         return staged
 
     def apply(self, staged: Any) -> Counters:
-        """Put a staged checkpoint in place.
+        """Put a staged checkpoint in place, and return its counters.
 
         Raises:
             RuntimeError: it failed half-way, so weights and optimizer may not belong together.
@@ -247,7 +250,7 @@ class ForeignState:
 def trained_weights(parts: Parts) -> dict[str, Tensor]:
     """Return the parameters that the optimizer changes, by their names in the model.
 
-    A loss with parameters of its own is not part of the model; these have numbers.
+    Parameters that are not part of the model, such as those of a loss, have a number in their name.
     """
     names = {id(parameter): name for name, parameter in parts.model.named_parameters()}
     groups = bare(parts.optimizer).param_groups
@@ -260,7 +263,10 @@ def trained_weights(parts: Parts) -> dict[str, Tensor]:
 
 
 def changing_buffers(model: nn.Module) -> dict[str, Tensor]:
-    """Return the buffers that a forward pass may change; masks, which are boolean, never do."""
+    """Return the buffers that a forward pass may change, by name.
+
+    Boolean ones are masks, which never change; those on the meta device have no values.
+    """
     return {
         name: buffer
         for name, buffer in model.named_buffers()

@@ -30,11 +30,11 @@ class ForeignTrainer:
         self.refuses = refuses
 
     def set_lr(self, lr: float) -> None:
-        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
+        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update."""
         self._scale.set_lr(lr)
 
     def restore_lr(self) -> None:
-        """Put the learning rates of the schedule back, before the schedule moves them on."""
+        """Set the scheduled learning rates again; call it before the schedule changes them."""
         self._scale.restore_lr()
 
     def release_memory(self) -> int:

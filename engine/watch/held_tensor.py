@@ -37,7 +37,7 @@ class HeldTensor:
 
     @classmethod
     def made_by_device(cls, tensor: Tensor) -> Self:
-        """Return a tensor that belongs to nobody else as a held one."""
+        """Return a held tensor around one that nobody else uses, without copying it."""
         device = tensor.device
         made = torch.cuda.current_stream(device).record_event() if tensor.is_cuda else None
         return cls(tensor, device, made)
@@ -55,7 +55,7 @@ class HeldTensor:
 
     @staticmethod
     def back(value: Any) -> Any:
-        """Return the tensor of a held one on its device again; anything else as it is."""
+        """Return a copy of a held tensor on its own device; anything else as it is."""
         if not isinstance(value, HeldTensor):
             return value
         return value.tensor.to(value.device, copy=True)

@@ -19,7 +19,7 @@ class LrScale:
         """Learning rates of the schedule while scaled ones are in their place."""
 
     def set_lr(self, lr: float) -> None:
-        """Scale the learning rates of the next update as `lr` is to that of the schedule."""
+        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update."""
         scheduled, groups = self._position.lr_schedule, bare(self._optimizer).param_groups
         if lr == scheduled or not scheduled:
             return
@@ -30,7 +30,7 @@ class LrScale:
                 set_group_lr(group, lr if own == scheduled else own * (lr / scheduled))
 
     def restore_lr(self) -> None:
-        """Put the learning rates of the schedule back, before the schedule moves them on."""
+        """Set the scheduled learning rates again; call it before the schedule changes them."""
         groups = bare(self._optimizer).param_groups
         for group, lr in zip(groups, self._scheduled, strict=False):
             set_group_lr(group, lr)

@@ -15,5 +15,5 @@ class Unwatchable(Exception):
 
 
 def refused_verbs(refused: Mapping[type[Command], str]) -> dict[str, str]:
-    """Return the commands that are refused by their verbs, in the order of the table."""
+    """Return the reasons for refused commands by the verbs, in the order of `COMMANDS`."""
     return {spec.verb: refused[spec.command] for spec in COMMANDS if spec.command in refused}

@@ -164,7 +164,7 @@ def plan_for(model: nn.Module, keep: int, asked: int | None) -> CheckpointPlan:
 
 
 def say(text: str) -> None:
-    """Print a line about the watching, apart from the output of the script."""
+    """Print a line about the watching to standard error, which begins with `fttui:`."""
     sys.stderr.write(f"fttui: {text}\n")
     sys.stderr.flush()
 

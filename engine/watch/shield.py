@@ -39,7 +39,7 @@ class ShieldedUpdates:
         self._shield = shield
 
     def may_backward(self) -> bool:
-        """Return False, before a backward pass, if the step is being dropped."""
+        """Return whether the next backward pass may run; False if the step is being dropped."""
         return self._shield.call(self._hooks.may_backward, True)
 
     def may_update(self) -> bool:

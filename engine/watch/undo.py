@@ -29,7 +29,7 @@ class Undo:
         self._before: list[tuple[Any, str, Any]] = []
 
     def remember(self, owner: Any, name: str) -> None:
-        """Remember an attribute that somebody else is about to replace."""
+        """Remember an attribute of an instance that other code is about to replace."""
         self._before.append((owner, name, vars(owner).get(name, ABSENT)))
 
     def replace(self, owner: Any, name: str, value: Any) -> Any:

@@ -108,7 +108,7 @@ def test_doctor_says_what_works() -> None:
 def test_watching_without_torch_leaves_the_script_alone(call: str, result: str) -> None:
     done = python_without(HEAVY, f"import fttui\n{call}")
     assert done.stdout.strip() == result, done.stderr
-    assert "fttui: not watched: No module named 'torch'" in done.stderr
+    assert "fttui: this training is not watched: No module named 'torch'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ _TASKS = (("DPO", "dpo"), ("KTO", "kto"), ("SentenceTransformer", "contrastive")
 
 
 def watched_config(trainer: Any, name: str, plan: CheckpointPlan, keep: int) -> RunConfig:
-    """Return the configuration that control, monitoring and the app read."""
+    """Return the configuration that control, monitoring and the app read, from the arguments."""
     args = trainer.args
     steps = int(args.max_steps) if args.max_steps and args.max_steps > 0 else None
     epochs = None if steps else float(args.num_train_epochs)
@@ -49,6 +49,6 @@ def run_name(trainer: Any) -> str:
 
 
 def task_of(trainer: Any) -> Any:
-    """Return the task of fttui that is most like that of the trainer."""
+    """Return the task of fttui that is most like that of the trainer, by the name of its class."""
     name = type(trainer).__name__
     return next((task for sign, task in _TASKS if name.startswith(sign)), "sft")

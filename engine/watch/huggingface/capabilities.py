@@ -98,7 +98,7 @@ def why_not_watched(kind: type[Any]) -> str:
 
 
 def why_class_not_back(kind: type[Any]) -> str:
-    """Return why no trainer of a class can return to an earlier step; else empty."""
+    """Return why no trainer of a class can return to an earlier step; empty if it can."""
     if kind.__name__.startswith(_GENERATING):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"
     return ""

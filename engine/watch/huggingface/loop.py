@@ -50,19 +50,19 @@ class LoopEvents(Protocol):
     """What the loop reports besides the step hooks."""
 
     def stepped(self) -> None:
-        """The counters of the trainer have moved."""
+        """Report that the counters of the trainer have moved."""
 
     def restore_lr(self) -> None:
-        """The update is done, so the scheduled learning rate can be put back."""
+        """Set the scheduled learning rate again, because the update is done."""
 
     def add_figures(self, tally: StepMetrics) -> None:
-        """A step is about to be judged; figures that were logged since the last can be added."""
+        """Add figures that were logged since the last step to a step that is about to be judged."""
 
     def logged(self, figures: Mapping[str, Any]) -> None:
-        """The trainer has logged figures."""
+        """Report figures that the trainer has logged."""
 
     def evaluated(self, figures: Mapping[str, Any]) -> None:
-        """The trainer has evaluated."""
+        """Report the figures of an evaluation that the trainer has made."""
 
 
 class _LiveLoader:
@@ -117,8 +117,8 @@ class HfLoop:
     def run_epoch(self, **entry: Any) -> None:
         """Run an epoch of the trainer.
 
-        After a rollback, first the epoch to which it led is finished, and those after it; after
-        skipped data, a pass is added at the end of the run.
+        After a rollback to an earlier epoch, that epoch and those after it are finished first. If
+        data was skipped, the last epoch is followed by another pass, to have all planned steps.
         """
         self._epoch, self._entered_again = entry, False
         following: dict[str, Any] | None = entry
@@ -262,14 +262,17 @@ class HfLoop:
         return self._judged(model, self.original["_clip_grad_norm"])
 
     def get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Do the same for a trainer that does not clip; otherwise return the norm there is."""
+        """Return the gradient norm, and judge the update of a trainer that does not clip.
+
+        `grad_norm` is the norm that clipping has measured, with which the update has been judged.
+        """
         measure = self.original["_get_grad_norm"]
         if grad_norm is not None:
             return measure(model, grad_norm=grad_norm)
         return measure(model, grad_norm=self._judged(model, self._clipped))
 
     def _clipped(self, model: Any) -> Any:
-        """Clip by `max_grad_norm`, which is not 0 any more."""
+        """Clip as a trainer with a limit does; `max_grad_norm` holds the limit meanwhile."""
         return self.original["_clip_grad_norm"](model)
 
     def _judged(self, model: Any, clip: Callable[[Any], Any]) -> Any:

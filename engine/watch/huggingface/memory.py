@@ -61,7 +61,7 @@ class HfMemory:
         )
 
     def restore(self, kept: MemoryCopy, step: int) -> None:
-        """Put a copy back; the log history ends where it did."""
+        """Put a copy back, cut the log history to its length then, and set the finished steps."""
         trainer = self._trainer
         for owner, values in ((trainer, kept.trainer), (trainer.state, kept.state)):
             for name, value in _copied(values).items():

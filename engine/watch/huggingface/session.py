@@ -133,7 +133,7 @@ class HfSession:
 
 
 def begin_session(watched: Watched) -> HfSession:
-    """Build the session of a trainer whose optimizer and schedule have been made; on every rank."""
+    """Build the session of a trainer that has its optimizer and schedule; every rank calls this."""
     trainer, config, event_log = watched.trainer, watched.config, watched.event_log
     place = watched.place
     agreement = agreement_of(place.rank, place.world_size)
@@ -171,7 +171,7 @@ def _parts(trainer: Any) -> Parts:
 
 
 def _patch(watched: Watched, step_loop: StepLoop) -> None:
-    """Let optimizer and backward pass, which have been made, ask the step hooks."""
+    """Make optimizer and backward pass of the trainer ask the step hooks before they run."""
     trainer, undo = watched.trainer, watched.undo
     hooks = ShieldedUpdates(step_loop, watched.shield)
     scaler = trainer.accelerator.scaler

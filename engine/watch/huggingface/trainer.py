@@ -44,7 +44,11 @@ class HfControlledTrainer(ForeignTrainer):
         return self._trainer.eval_dataset is not None
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
-        """Evaluate as the trainer itself does, without a trace in its state."""
+        """Evaluate as the trainer itself does, without a trace in its state.
+
+        Raises:
+            EvaluationInterrupted: the evaluation of the script failed or gave no loss.
+        """
         started = time.monotonic()
         self.evaluating = True
         try:
@@ -60,7 +64,10 @@ class HfControlledTrainer(ForeignTrainer):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Keep generators, mode, counters and deciding callbacks as they are."""
+        """Put random generators, training mode, flags and log history back afterwards.
+
+        Callbacks that have a state are not called meanwhile.
+        """
         trainer, generators = self._trainer, capture_rng()
         handler, training = trainer.callback_handler, trainer.model.training
         callbacks, history = handler.callbacks, len(trainer.state.log_history)
@@ -110,14 +117,17 @@ def _in_script(what: str, error: Exception) -> str:
 
 
 def tokenizer_of(trainer: Any) -> Any:
-    """Return the tokenizer of a trainer, also of a processor; None without one."""
+    """Return the tokenizer of a trainer, or that in its processor; None if it has none."""
     found = getattr(trainer, "processing_class", None)
     found = getattr(found, "tokenizer", found)
     return found if hasattr(found, "decode") and hasattr(found, "pad_token_id") else None
 
 
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the figures of an evaluation by their names without `eval_`, and without timings."""
+    """Return the figures of an evaluation by their names without `eval_`.
+
+    Timings, the epoch and what is no number are left out.
+    """
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     return {
         name: float(value)

@@ -35,7 +35,7 @@ class Preparation:
 
     @classmethod
     def of(cls, trainer: Any, options: WatchOptions) -> Preparation:
-        """Look at a trainer.
+        """Return what is known about a trainer before it trains.
 
         Raises:
             Unwatchable: nothing of the trainer can be watched.
@@ -71,10 +71,11 @@ class HfWatch:
         return script_run
 
     def remove(self) -> None:
-        """Put the trainer's own methods back; a run that has not begun ends."""
+        """Put the trainer's own methods back, and end a run that was opened but not begun."""
         self._undo.all()
         if self._script_run is not None:
-            self._script_run.end(RunState.STOPPED, error="unwatched")
+            error = "the script called unwatch before the training began"
+            self._script_run.end(RunState.STOPPED, error=error)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train as the trainer does, as a run of its own."""
@@ -169,7 +170,7 @@ class WatchedTraining:
             self._script_run.end(state, error=text)
 
     def close(self) -> None:
-        """Take the watch out of the trainer."""
+        """Put the trainer's own methods back and remove the callback of fttui."""
         self._undo.all()
         callbacks = self._trainer.callback_handler.callbacks
         if self._callback in callbacks:
@@ -233,7 +234,7 @@ def _say_unwatched(error: Exception) -> None:
 
 
 def unwatch_trainer(trainer: Any) -> None:
-    """Put a watched trainer back as it was."""
+    """Put a watched trainer back as it was; do nothing for one that is not watched."""
     watch = _watch_over(trainer)
     if watch is not None:
         watch.remove()

@@ -36,5 +36,5 @@ def _callbacks(package: str) -> list[Any]:
 
         return [lightning_callback(WatchOptions(name=os.environ.get("FTTUI_NAME")), package)]
     except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's script
-        sys.stderr.write(f"fttui: not watched: {type(error).__name__}: {error}\n")
+        sys.stderr.write(f"fttui: this trainer is not watched: {type(error).__name__}: {error}\n")
         return []

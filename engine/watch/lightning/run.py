@@ -114,7 +114,7 @@ class LightningRun(LoopRun):
         self._step_loop.fetch(1)
 
     def _begin_step_or_stop(self) -> bool:
-        """Handle the boundary before a step; a stop lets Lightning end after it."""
+        """Handle the boundary before a step; False if the run is stopped, which ends the fit."""
         self._judged = self._updated = False
         if not self.stopped and not self._begin_step():
             self.stopped = True
@@ -122,11 +122,11 @@ class LightningRun(LoopRun):
         return not self.stopped
 
     def backward_starts(self, loss: Tensor) -> None:
-        """Record the loss of a batch, which Lightning has divided by their number."""
+        """Record the loss of a batch, undoing Lightning's division by the batches of a step."""
         self.log(loss=loss.detach() * self._options.accumulate)
 
     def update_comes(self) -> None:
-        """Judge an update whose gradients are ready; a refused one has no gradients."""
+        """Judge the update whose gradients are ready; remove the gradients of a refused one."""
         if not self._in_step:
             return
         if not self._shield.call(self._judge_with_figures, True):
@@ -141,7 +141,7 @@ class LightningRun(LoopRun):
         return self._judge()
 
     def _clip(self, limit: float) -> Tensor:
-        """Let Lightning clip to a limit, and return the norm before it."""
+        """Let Lightning clip to a limit, and return the gradient norm before clipping."""
         self._lightning.gradient_clip_val = limit if math.isfinite(limit) else None
         grads = [p.grad for p in self._parameters() if p.grad is not None]
         return get_total_norm(grads)

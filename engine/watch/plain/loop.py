@@ -125,7 +125,7 @@ class PlainRun(LoopRun):
         return super()._begin_step()
 
     def _refuse_going_back(self) -> None:
-        """Refuse what would change weights between a forward pass and its backward pass."""
+        """From now on, refuse commands that would change weights between forward and backward."""
         if Rollback in self._refused:
             return
         self._refused.update(dict.fromkeys((Rollback, Recover, SkipBatches), PREFETCHING))
@@ -137,7 +137,7 @@ class PlainRun(LoopRun):
         self._forward_passed |= model.training and torch.is_grad_enabled()
 
     def _before_update(self, *_: Any) -> None:
-        """Scale the learning rate, clip and judge the update; a refused one has no gradients."""
+        """Scale the rate, clip and judge the update; remove the gradients of a refused one."""
         if self._in_step and not self._shield.call(self._judge, True):
             self._refuse_update()
 

@@ -81,7 +81,10 @@ def _watch(trainer: Any) -> None:
         from fttui.engine.watch.huggingface.watch import watch_trainer
         from fttui.engine.watch.watch_options import WatchOptions
     except ImportError as error:
-        sys.stderr.write(f"fttui: not installed for {sys.executable}: {error}; not watched\n")
+        sys.stderr.write(
+            f"fttui: this trainer is not watched: fttui cannot be imported by {sys.executable}: "
+            f"{error}\n"
+        )
         return
     watch_trainer(trainer, WatchOptions(name=os.environ.get("FTTUI_NAME") or None), at_once=False)
 
