@@ -99,7 +99,7 @@ class Intake:
 
     @property
     def generation(self) -> int:
-        """Number of changes of the settings, from the control journal and the run's journal.
+        """A count that rises with each change of the settings, from control journal and journal.
 
         Both are on disk, so a restarted hub that has read them counts the same.
         """

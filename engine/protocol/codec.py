@@ -121,7 +121,7 @@ def _without_commands(data: bytes) -> Record | None:
 
 
 def _texts_alone(recommended: Any) -> list[dict[str, str]]:
-    """Return recommended commands as their texts and reasons, as far as they have any."""
+    """Return the texts and reasons of recommended commands; one without a text is left out."""
     entries = recommended if isinstance(recommended, list) else []
     return [
         {name: one[name] for name in ("text", "why") if isinstance(one.get(name), str)}

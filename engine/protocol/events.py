@@ -290,7 +290,7 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
 
     @property
     def ways(self) -> list[RecommendedCommand]:
-        """The recommended commands, from their texts where the journal has no more."""
+        """The recommended commands; in journals of older versions they are only texts."""
         return self.recommended or [RecommendedCommand(text=text) for text in self.actions]
 
 

@@ -108,7 +108,7 @@ def _place_of(descriptor: int) -> tuple[int, int]:
 
 
 def place_of_file(path: Path) -> tuple[int, int] | None:
-    """Return what identifies the file of a name, (device, inode); None if there is none."""
+    """Return the (device, inode) that identify the file at a path; None if there is no file."""
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -321,7 +321,7 @@ class ControlReader:
     def waiting(self) -> int:
         """Return the newest announced sequence number; 0 before the first.
 
-        It costs one system call, and twice a second another one that notices a new doorbell file.
+        It costs one system call, and twice a second a few more, to notice a new doorbell file.
         """
         begins_again = False
         if (now := self._monotonic()) >= self._look_at or not self._bell.is_open:

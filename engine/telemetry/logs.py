@@ -76,8 +76,8 @@ class CallbackHandler(logging.Handler):
     """Calls `emit_line(level, text)` for each record; level is debug, info, warning or error.
 
     The text is the message, and the type and message of an exception logged with it; the log file
-    has the whole traceback.
-    Records logged during the callback are dropped, so a failing callback causes no endless loop.
+    has the whole traceback. Records logged during the callback are dropped, so that a failing
+    callback causes no endless loop.
     """
 
     def __init__(self, emit_line: Callable[[str, str], None], level: int = logging.INFO) -> None:

@@ -76,7 +76,7 @@ class _LiveLoader:
 
 
 class HfLoop:
-    """The seams of one `train()` call; each is put in place of a method of the instance."""
+    """The methods that replace those of a trainer during one `train()`, called its seams."""
 
     def __init__(
         self, trainer: Any, tape: BatchTape, shield: Shield, *, drops: bool, clip: float

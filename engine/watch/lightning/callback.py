@@ -57,7 +57,7 @@ class LightningHooks:
         self._tell(lambda run: run.update_comes())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """End the step if its update was made."""
+        """End the step after its last batch."""
         self._tell(lambda run: run.batch_ended())
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:

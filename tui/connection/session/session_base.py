@@ -141,8 +141,8 @@ class SessionBase:
         Args:
             command: the command to send.
             reason: the reason to record in the journal.
-            if_generation: the number of changes of the settings that the command was made for; at
-                any other, the hub rejects it.
+            if_generation: the settings generation that the command was made for; at any other,
+                the hub rejects it; None for a command that does not depend on it.
             take: take control with the command, in the same request.
         """
         message = SubmitCommand(
