@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         setup_rank_log(run.logs, rank)
         journal_writer = JournalWriter(run, launch_hub) if rank == 0 else None
     except JournalLocked as error:
-        watch = f"watch the run with: fttui attach {run.id}"
+        watch = f"watch the run with: fttui attach {quote(run.id)}"
         print(f"fttui engine: {error}; {watch}", file=sys.stderr)  # noqa: T201 -- the journal belongs to the other process
         return TrainingFailed.exit_code
     except UnsafeRunFolder as error:

@@ -176,7 +176,7 @@ class ForeignState:
         if kept is None:
             raise CheckpointError(
                 f"checkpoint {folder.name} was written by an earlier process of this script; "
-                "expected one of this process"
+                "choose one of this process, or resume the script by its own means"
             )
         if kept.position < self._tape.oldest:
             raise CheckpointError(

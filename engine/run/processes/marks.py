@@ -123,7 +123,10 @@ def _fallback_parent() -> Path:
 def _require_private(path: Path) -> None:
     info = path.lstat()
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.getuid():
-        raise NotOwner(f"{path} is not a folder of yours; remove it or set XDG_RUNTIME_DIR")
+        raise NotOwner(
+            f"{path} is not a folder of yours, expected a private one for the sockets of runs; "
+            "remove it, or set XDG_RUNTIME_DIR to a folder of yours"
+        )
     if stat.S_IMODE(info.st_mode) != 0o700:
         path.chmod(0o700)
 
