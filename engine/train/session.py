@@ -58,6 +58,7 @@ from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .monitoring.stream_findings import StreamFindings
 from .objectives.evaluator import Evaluator
+from .objectives.row_losses import RowLossComputer
 from .session_start import SessionStart
 from .signals import StopSignals
 from .trainers import memory_probe
@@ -102,11 +103,11 @@ def train(
     """
     identity = hash_content(start, started.incarnation, place, event_log)
     setup = load(start, place, event_log)
-    monitor = monitor_of(setup, start, event_log)
+    trainer = build_hf_trainer(setup, start, event_log)
+    monitor = monitor_of(setup, start, trainer, event_log)
     queue = CommandQueue(start.run, setup.agreement, signals, event_log.folder_losses)
     source, control = open_data(setup, start, event_log, queue, monitor)
 
-    trainer = build_hf_trainer(setup, start, event_log)
     planned = memory_probe.planned_of(setup.config, trainer)
     ema = build_ema(setup)
     parts = SessionParts(
@@ -287,10 +288,16 @@ def collator(
     return lambda examples: collate(examples, pad)
 
 
-def monitor_of(setup: Setup, start: SessionStart, event_log: EventLog) -> TrainingMonitor:
+def monitor_of(
+    setup: Setup, start: SessionStart, trainer: AnyTrainer, event_log: EventLog
+) -> TrainingMonitor:
     """Build the training monitor and its anomaly reporter."""
     agreement, checkpoints = setup.agreement, CheckpointStore(start.run)
-    reporter = AnomalyReporter(start.run, event_log, setup.loaded.tokenizer, agreement)
+    collate = collator(setup.config, setup.loaded, packed=False)
+    losses = RowLossComputer(setup.config, trainer, collate)
+    reporter = AnomalyReporter(
+        start.run, event_log, setup.loaded.tokenizer, agreement, row_losses=losses
+    )
     return build_monitor(setup.config, checkpoints, event_log, reporter, agreement)
 
 

@@ -95,8 +95,8 @@ def poison(setting: Setting) -> Iterator[Script]:
     """Six batches of random tokens."""
     take = InMemoryBatches.take
 
-    def taken(self: InMemoryBatches, position: int) -> list[Example]:
-        found = take(self, position)
+    def taken(self: InMemoryBatches, position: int, *out: Any) -> list[Example]:
+        found = take(self, position, *out)
         return [_garbled(e, setting.words) for e in found] if position in BAD_STEPS else found
 
     with mock.patch.object(InMemoryBatches, "take", taken):

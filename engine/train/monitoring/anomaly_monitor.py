@@ -161,7 +161,7 @@ class AnomalyMonitor:
         everyones = [alert for alert in alerts if alert.kind not in LOCAL]
         dangerous = any(a.kind in INSTABILITY and a.severity == ALARM for a in everyones)
         self.ran_model = dangerous and self._reporter.computes_losses
-        return self._reporter.look(seen, losses=self.ran_model) if everyones else None
+        return self._reporter.look(seen, losses=dangerous) if everyones else None
 
     def explained(self, step: int) -> bool:
         """Whether one odd record explains all dangerous alerts of a step, and there is one."""

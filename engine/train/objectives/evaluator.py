@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -18,10 +18,10 @@ from ...data.dataset import Example
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.masks import Texts
 from ...model.hidden import HiddenStates, lm_head_of
-from ..checkpoint.rng import capture_rng, restore_rng
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from .contrastive import PairTexts, across_ranks, join
+from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
 
 
@@ -74,20 +74,8 @@ class Evaluator:
                 metrics = self._text(hidden, batches)
         return EvalResult(metrics, time.monotonic() - started)
 
-    @contextmanager
-    def _evaluation_mode(self) -> Iterator[None]:
-        """Prepare the model for evaluation in the block; restore mode and generators after it."""
-        self._trainer.forward.make_room()
-        rng = capture_rng()
-        model = self._trainer.model
-        was_training = model.training
-        model.eval()
-        try:
-            with self._weights(), torch.no_grad(), self._trainer.compute_loss_context_manager():
-                yield
-        finally:
-            model.train(was_training)
-            restore_rng(rng)
+    def _evaluation_mode(self) -> AbstractContextManager[None]:
+        return evaluation_mode(self._trainer, self._weights)
 
     def _batches(self, interrupted: Callable[[], bool]) -> Iterator[Batch]:
         """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs."""

@@ -114,25 +114,34 @@ class PreferenceObjective:
             desirable: whether each row is desirable, [rows].
             divergence: mean divergence of the whole step, []; not used for pairs.
         """
-        config, ratio = self._config, policy.total - reference
+        ratio = policy.total - reference
+        losses = self.losses(policy, reference, desirable, divergence)
         if self.rated:
-            weights = config.desirable_weight, config.undesirable_weight
-            losses = rated_losses(ratio, desirable, divergence, config.beta, weights)
             right = (ratio > divergence) == desirable
         else:
             chosen, rejected = ratio.chunk(2)
-            lengths = policy.tokens.chunk(2)
-            losses = pair_losses(
-                chosen,
-                rejected,
-                (lengths[0], lengths[1]),
-                config.loss,
-                config.beta,
-                config.label_smoothing,
-            )
             right = chosen > rejected
-        sums = reward_sums(policy, ratio.detach(), desirable, config.beta)
+        sums = reward_sums(policy, ratio.detach(), desirable, self._config.beta)
         return Compared(losses.sum(), {**sums, "reward_accuracy": right.sum()})
+
+    def losses(
+        self, policy: LogProbs, reference: Tensor, desirable: Tensor, divergence: Tensor
+    ) -> Tensor:
+        """Return the loss of every pair, or of every rated completion; arguments as `compare`."""
+        config, ratio = self._config, policy.total - reference
+        if self.rated:
+            weights = config.desirable_weight, config.undesirable_weight
+            return rated_losses(ratio, desirable, divergence, config.beta, weights)
+        chosen, rejected = ratio.chunk(2)
+        lengths = policy.tokens.chunk(2)
+        return pair_losses(
+            chosen,
+            rejected,
+            (lengths[0], lengths[1]),
+            config.loss,
+            config.beta,
+            config.label_smoothing,
+        )
 
     def see(self, batch: Batch) -> EvaluatedBatch:
         """Return the values that an evaluation keeps of a batch."""

@@ -49,6 +49,11 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
             self.model, fact, log_probs=self.objective.log_probs_and_balance
         )
 
+    @property
+    def divergence(self) -> Tensor:
+        """Mean divergence from the reference in the newest step, []; 0 except for kto."""
+        return self._divergence
+
     def prepare_step(self, batches: list[Batch]) -> None:
         """Count the rows of the step and compute the log-probabilities of the reference.
 

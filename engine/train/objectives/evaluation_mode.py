@@ -1,0 +1,34 @@
+"""A context in which a trainer's model runs without gradients and leaves no trace on the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from ..checkpoint.rng import capture_rng, restore_rng
+
+
+@contextmanager
+def evaluation_mode(
+    trainer: Any, weights: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Iterator[None]:
+    """Prepare the model for evaluation in the block; restore mode and generators after it.
+
+    Args:
+        trainer: the Hugging Face trainer of the model.
+        weights: context in which the model holds the weights to evaluate.
+    """
+    trainer.forward.make_room()
+    rng = capture_rng()
+    model = trainer.model
+    was_training = model.training
+    model.eval()
+    try:
+        with weights(), torch.no_grad(), trainer.compute_loss_context_manager():
+            yield
+    finally:
+        model.train(was_training)
+        restore_rng(rng)
