@@ -368,7 +368,7 @@ def _why_unreachable(state: AppState) -> str | None:
 def _why_pointless(action: Action, state: AppState) -> str | None:
     match action.id:
         case "change.undo" if state.run.interventions.last_undoable() is None:
-            return "no change of learning rate, clip or policy to undo"
+            return "no change of learning rate, clip, policy or quarantine to undo"
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "anomaly.recover":

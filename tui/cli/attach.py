@@ -10,13 +10,11 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from fttui.engine.errors import ConfigError, EngineGone, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import RunSummary, summarize
 
-from .ls import print_runs
+from .ls import print_remote_runs, print_runs, with_hosts
 from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say, warn
 
 if TYPE_CHECKING:
@@ -74,7 +72,7 @@ def _open(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
 
 
 def _is_host(options: argparse.Namespace) -> bool:
-    """Whether to take the word for a host: it is a known one, or `--remote-cmd` is given.
+    """Whether to take RUN for the name of a host: a known one, or any if `--remote-cmd` is given.
 
     Otherwise a mistyped name of a run would start an ssh login.
     """
@@ -101,7 +99,12 @@ def _at_terminal() -> bool:
 
 
 def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
-    """Show a run of this machine in the app until the user leaves; return the exit code."""
+    """Show a run of this machine in the app until the user leaves; return the exit code.
+
+    Raises:
+        ConfigError: there is no terminal.
+        EngineGone: the run was started on another machine, and `read_only` is false.
+    """
     if not read_only:
         require_here(run)
     require_terminal(f"to follow the run without one, use: fttui events {quote(run.id)} --follow")
@@ -146,7 +149,10 @@ def _open_listed(item: RunListing, *, read_only: bool) -> int:
 
 
 def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool) -> int:
-    """Open a run of a remote host; without a run name and a terminal, print the host's runs."""
+    """Open a run of a remote host, which the user chooses if the target names none.
+
+    With neither a name nor a terminal, print the runs of the host.
+    """
     from ..connection.remote import RemoteSession
     from ..connection.ssh.hosts import remember_host
     from ..connection.ssh.remote_host import RemoteHost
@@ -171,7 +177,10 @@ def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: boo
 
 
 async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarget) -> bool:
-    """Connect while ssh may still prompt; return False if only a list of runs was printed."""
+    """Connect the session to the run before the app starts, while ssh can still ask for a password.
+
+    Return whether it is connected; it is not if only a list of runs was printed.
+    """
     from ..connection.ssh.ssh_connection import SshConnection, answered_in_time
 
     connection = SshConnection(host, may_prompt=True)
@@ -195,7 +204,8 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
 async def _chosen(connection: SshConnection, host: str) -> str | None:
     """Return the path of the run that the user picks on a remote host, or of the only one.
 
-    Without a terminal, print the runs and return None.
+    The user may also type a name, which is returned as typed. Without a terminal, print the runs
+    and return None.
     """
     from ..connection.ssh.ssh_connection import answered_in_time
 
@@ -212,7 +222,8 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
 def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool) -> int:
     """Let the user choose among the runs of several hosts and open the run; return the exit code.
 
-    A host that cannot be reached does not hide the others. Without a terminal, print the runs.
+    A host that cannot be reached does not hide the others. Without a terminal, print the runs. If
+    nothing was opened, the code is that of the first host that could not be reached, or 0.
     """
     from ..connection.ssh.remote_host import parse_target
     from ..connection.ssh.remote_runs import list_remote_runs
@@ -220,16 +231,16 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
     found = list_remote_runs(hosts, remote_cmd)
     for error in found.errors:
         warn(f"fttui: {error}")
-    shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
+    shown = with_hosts(found)
     if not shown or not _at_terminal():
-        print_runs(shown)
+        print_remote_runs(found)
         return found.errors[0].exit_code if found.errors else 0
-    places = {run.path: f"{host}:{run.path}" for host, runs in found.runs for run in runs}
     wanted = _ask_which(shown, " and ".join(hosts))
-    return _open_remote(parse_target(places.get(wanted, wanted)), remote_cmd, read_only=read_only)
+    return _open_remote(parse_target(wanted), remote_cmd, read_only=read_only)
 
 
 def _ask_which(runs: list[RunSummary], host: str) -> str:
+    """Return the path of the run whose number the user types, or a name as typed."""
     print_runs(runs, numbered=True)
     live = next((i for i, run in enumerate(runs, 1) if not run.state.ended), 1)
     answer = input(f"which run of {host}? [{live}] ").strip() or str(live)

@@ -75,9 +75,12 @@ def add_commands(commands: Commands) -> None:
 
 def _seconds(text: str) -> float:
     """Parse the seconds of `--timeout`, which must be finite so that no script waits for ever."""
-    seconds = float(text)
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text}, expected a number of seconds above 0")
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of seconds above 0")
     return seconds
 
 
@@ -99,7 +102,7 @@ def _send(options: argparse.Namespace) -> int:
 
 
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
-    """Return a session with the addressed run, and the command for it."""
+    """Return a session with the run that the words name, and the command that they hold."""
     words = options.words
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
         return _session_there(words, options.remote_cmd, options.timeout)
@@ -141,7 +144,7 @@ def _session_there(
 
 
 def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
-    """Return the run and the command of the words.
+    """Return the run that the words name and the command that they hold, in the runs folder `root`.
 
     If all words together are a command, it is for the newest live run; else the first word names
     the run. Words that could be either are read as a run if there is one of that name.
@@ -206,7 +209,7 @@ def require_engine(run: RunDirectory) -> None:
 
 
 def sentence(command: AnyCommand, outcome: CommandOutcome) -> str:
-    """Return the outcome of a command as one line."""
+    """Return the outcome of a command as one line, such as `applied from step 641: clip 0.5`."""
     if outcome.status == "applied":
         what = effect(command, outcome.step or 0, "step {}")
         why = f"; {outcome.reason}" if outcome.reason else ""

@@ -30,12 +30,17 @@ def add_commands(commands: Commands) -> None:
         "source", metavar="FILE", help="a file, a folder, or the id of a dataset on the Hub"
     )
     parser.add_argument(
-        "--config", metavar="CONFIG", type=Path, help="read it with the settings in this file"
+        "--config",
+        metavar="CONFIG",
+        type=Path,
+        help="read FILE with the settings of this configuration",
     )
     parser.add_argument(
         "--model", metavar="M", default="", help="count tokens with the tokenizer of model M"
     )
-    parser.add_argument("--split", metavar="S", default="train", help="split (default: train)")
+    parser.add_argument(
+        "--split", metavar="S", default="train", help="split of the dataset (default: train)"
+    )
     parser.add_argument(
         "--format", choices=("text", "json"), default="text", help="output (default: text)"
     )
@@ -70,7 +75,11 @@ def _data(options: argparse.Namespace) -> int:
 
 
 def _print_json(messages: Iterator[object]) -> int:
-    """Print the summary as JSON, and further messages to standard error; return the exit code."""
+    """Print the summary as JSON, and other lines to standard error; return the exit code.
+
+    Raises:
+        DataError: the data cannot be used; the summary is printed all the same.
+    """
     problem = ""
     for message in messages:
         if isinstance(message, DataLine):
@@ -86,7 +95,7 @@ def _print_json(messages: Iterator[object]) -> int:
 
 
 def summary_lines(summary: DataSummary) -> Iterator[str]:
-    """Yield the lines of a summary."""
+    """Yield the lines that `fttui data` prints about a source before its sample records."""
     yield f"{summary.source}: {plural(summary.records, 'record')}"
     if not summary.format:
         yield f"columns: {_names(summary.unused)}"

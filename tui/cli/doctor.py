@@ -19,6 +19,8 @@ from .options import Commands, say
 from .preflight.training_packages import INSTALL, TRAIN, fits, installed, unusable
 
 _CORE = ("fttui", "textual", "pyzmq", "msgspec")
+_NEED_THEM = "run, check, data, export, lr-find and profile"
+"""The subcommands that need the training packages."""
 _IMPORT_TIMEOUT_S = 180
 _ROUND_TRIP_TIMEOUT_MS = 2000
 _LEAST_COLUMNS, _LEAST_LINES = 80, 24
@@ -94,18 +96,21 @@ def _check_packages() -> Iterator[HealthCheck]:
 
 
 def _check_training_packages() -> Iterator[HealthCheck]:
-    """Without them the app and scripts of the user's own work; so a lack of them is a note."""
+    """Check the packages that training needs.
+
+    A missing one is a note only, because the app and watched scripts work without.
+    """
     found = {name: installed(name) for name in TRAIN}
     if not any(found.values()):
-        text = f"not installed; run, check, data and export need them: {INSTALL}"
+        text = f"not installed; {_NEED_THEM} need them: {INSTALL}"
         yield HealthCheck("training", text, "note")
         return
     for name, one in found.items():
         if one is None:
-            text = f"not installed; run, check, data and export need it: {INSTALL}"
+            text = f"not installed; {_NEED_THEM} need it: {INSTALL}"
             yield HealthCheck(name, text, "note")
         elif not fits(one, TRAIN[name]):
-            text = f"{one}; run, check, data and export need {name}{TRAIN[name]}: {INSTALL}"
+            text = f"{one}; {_NEED_THEM} need {name}{TRAIN[name]}: {INSTALL}"
             yield HealthCheck(name, text, "note")
         else:
             yield HealthCheck(name, one)
@@ -147,9 +152,13 @@ def _check_bitsandbytes() -> Iterator[HealthCheck]:
 
 
 def _check_trainers() -> Iterator[HealthCheck]:
-    """List in a separate process, which imports the libraries, what `watch` and `exec` can do."""
+    """List what the installed trainer classes can be told to do when they are watched.
+
+    A separate process imports their libraries.
+    """
     if installed("torch") is None:
-        yield HealthCheck("trainers", "torch is not installed, so there is none to watch", "note")
+        text = "torch is not installed, so there is no trainer to watch"
+        yield HealthCheck("trainers", text, "note")
         return
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.watch.trainer_list"]
     try:

@@ -26,6 +26,7 @@ from fttui.engine.watch import startup
 from fttui.engine.watch.startup import switched_off
 
 from ..text.control_characters import one_line
+from ..text.format import plural
 from .attach import open_app, require_terminal
 from .headless import HeadlessLog
 from .options import Commands, add_runs_dir, say
@@ -73,7 +74,8 @@ def _exec(options: argparse.Namespace) -> int:
     root = runs_root(options.runs_dir)
     removed = remove_left_over(root)
     if removed:
-        say(f"removed the output of {removed} earlier commands that watched nothing")
+        ended = plural(removed, "earlier command")
+        say(f"removed the output of {ended} in which fttui found no training")
     script = StartedScript.start(words, root, options.name)
     then = "" if options.headless else "; the app opens with its first trainer"
     say(f"starting {words[0]}; its output goes to {script.log}{then}")
@@ -98,7 +100,8 @@ def _not_started(words: list[str], error: OSError) -> FttuiError:
 def _show(script: StartedScript) -> int:
     """Open the app on the first run of the command; return the exit code.
 
-    Without a run, wait for the end of the command and print the end of its output.
+    That is the one of the app if the command still runs, else the one of the command. If the
+    command ends without a run, print the end of its output.
     """
     with _Forwarded(script) as forwarded:
         while not script.runs() and script.running:
@@ -206,7 +209,7 @@ class StartedScript:
 
     @property
     def running(self) -> bool:
-        """Whether the process still runs."""
+        """Whether the command still runs."""
         return self._process.poll() is None
 
     @property
@@ -224,7 +227,11 @@ class StartedScript:
         self._unread = self._unread[-_LONGEST_NOTICE_BYTES:]
 
     def runs(self) -> list[RunDirectory]:
-        """Return the runs that have announced themselves, oldest first."""
+        """Return the runs of the trainers that were found so far, oldest first.
+
+        Each wrote a file with the path of its run into the folder of this command. Once there is a
+        run, the output of the command is moved into the logs of the first one.
+        """
         found = [file for file in self._folder.iterdir() if file != self._log]
         found.sort(key=lambda file: file.stat().st_mtime_ns)
         runs = [RunDirectory(Path(file.read_text(encoding="utf-8"))) for file in found]
@@ -245,7 +252,7 @@ class StartedScript:
             os.killpg(self._process.pid, number)
 
     def tidy(self) -> None:
-        """Remove the folder in which runs announce themselves, unless it holds output."""
+        """Close all files, and remove the folder of this command unless its output is in it."""
         self._output.close()
         os.close(self._held)
         holds = self._log.exists() and (self.running or self._log.stat().st_size > 0)
@@ -254,7 +261,7 @@ class StartedScript:
 
 
 def _hold(descriptor: int) -> None:
-    """Lock a file for as long as a process has it open that has opened or inherited it here."""
+    """Lock an open file until this process and all that inherited its descriptor have closed it."""
     with suppress(OSError):  # a file system without locks; then nothing is removed either
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 
@@ -276,10 +283,13 @@ def _is_held(path: Path) -> bool:
 
 
 def remove_left_over(root: Path) -> int:
-    """Remove the folders of ended commands that hold no output, or output of many days ago.
+    """Remove the folders of ended commands that hold no output, or output older than a week.
+
+    Args:
+        root: the runs folder.
 
     Returns:
-        number of outputs that were removed.
+        The number of outputs that were removed.
     """
     removed = 0
     for folder in root.glob(f"{_PREFIX}*"):
@@ -309,7 +319,7 @@ def _environment(folder: Path, root: Path, name: str | None) -> dict[str, str]:
 
 
 class _Forwarded:
-    """While active, passes Ctrl-C and SIGTERM on to the command."""
+    """A context in which Ctrl-C and SIGTERM are passed on to the command."""
 
     def __init__(self, script: StartedScript) -> None:
         self._script = script
@@ -327,7 +337,10 @@ class _Forwarded:
         self._script.signal(number)
 
     def news(self) -> Iterator[str]:
-        """Yield a line for each signal since the last call; its handler may interrupt a print."""
+        """Yield a line for each signal since the last call.
+
+        The signal handler itself must not print, because it may interrupt a print.
+        """
         while self._received:
             name = signal.Signals(self._received.pop(0)).name
             yield f"{name} is passed on to the command; waiting for its end"

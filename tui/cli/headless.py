@@ -36,7 +36,11 @@ _GRACE_S = 2.0
 
 
 class HeadlessLog:
-    """Formats journal records as lines: steps and progress once a second, all else at once."""
+    """Formats journal records as lines.
+
+    Steps and progress have a line at most once a second, except skipped, last and complete ones;
+    other events at once. Events of little interest, such as an accepted command, have none.
+    """
 
     def __init__(self) -> None:
         self._total_steps = 0
@@ -49,7 +53,7 @@ class HeadlessLog:
         """Text of the newest error in the log."""
 
     def lines(self, record: ev.Record, now: float) -> Iterator[str]:
-        """Yield the lines for a record; `now` is in monotonic seconds."""
+        """Yield the lines for a record, often none; `now` is in monotonic seconds."""
         match record.event:
             case ev.StepFinished() as step:
                 yield from self._step(record, step, now)
@@ -72,7 +76,10 @@ class HeadlessLog:
                 yield from _plain_lines(record.event, record.step)
 
     def _change(self, event: ev.StateChanged, step: int) -> Iterator[str]:
-        """Yield a line for a new state; saving is left out, as each checkpoint has its own line."""
+        """Yield a line for a new state, or for a new detail of the same.
+
+        Saving is left out, because each checkpoint has its own line.
+        """
         if event.state is RunState.SAVING or (event.state is self._state and not event.detail):
             return
         self._state = event.state
@@ -232,7 +239,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
 
 
 def _see_off(engine: StartedEngine) -> None:
-    """Wait for the process to exit after its final record, so that the run can be resumed."""
+    """Wait up to 30 s for the process to exit after its final record, so that it can be resumed."""
     with suppress(subprocess.TimeoutExpired):
         engine.process.wait(_LEAVING_S)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +36,9 @@ from .options import (
     warn,
 )
 
+if TYPE_CHECKING:
+    from ..connection.ssh.remote_runs import RemoteRuns
+
 _FOLLOW_POLL_S = 0.1
 
 
@@ -49,13 +52,17 @@ def add_commands(commands: Commands) -> None:
     listing.set_defaults(handler=_list)
     events = commands.add_parser("events", help="print a run's journal as JSON lines")
     add_run(events)
-    events.add_argument("--since", type=int, default=0, metavar="SEQ", help="events after SEQ only")
+    events.add_argument(
+        "--since", type=int, default=0, metavar="SEQ", help="only events numbered above SEQ"
+    )
     events.add_argument("--follow", action="store_true", help="keep printing until the engine ends")
     events.set_defaults(handler=_events)
     report = commands.add_parser("report", help="print an anomaly report")
     add_run(report, optional=False)
     report.add_argument("id", metavar="ID", nargs="?", help="default: the newest report")
-    report.add_argument("--json", action="store_true", help="print it as JSON, with all evidence")
+    report.add_argument(
+        "--json", action="store_true", help="print the report as JSON, with all evidence"
+    )
     report.set_defaults(handler=_report)
 
 
@@ -84,15 +91,35 @@ def _list_there(options: argparse.Namespace) -> int:
         plain = [{"host": host, **_plain(run)} for host, runs in found.runs for run in runs]
         say_json(plain, indent=2)
     else:
-        shown = [replace(run, id=f"{host}:{run.id}") for host, runs in found.runs for run in runs]
-        print_runs(shown)
+        print_remote_runs(found)
     for error in found.errors:
         warn(f"fttui: {error}")
     return found.errors[0].exit_code if found.errors else 0
 
 
+def with_hosts(found: RemoteRuns) -> list[RunSummary]:
+    """Return the runs of all hosts that answered, with the host before each id and path."""
+    return [
+        replace(run, id=f"{host}:{run.id}", path=f"{host}:{run.path}")
+        for host, runs in found.runs
+        for run in runs
+    ]
+
+
+def print_remote_runs(found: RemoteRuns) -> None:
+    """Print a table of the runs of all hosts that answered, or say that they have none."""
+    if runs := with_hosts(found):
+        print_runs(runs)
+    elif found.runs:
+        hosts = " and ".join(host for host, _ in found.runs)
+        say(f"no runs on {hosts}; start one there with: fttui run CONFIG")
+
+
 def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
-    """Print a table of runs, cut to the terminal's width if output goes to a terminal."""
+    """Print a table of runs, cut to the terminal's width if output goes to a terminal.
+
+    With `numbered`, each row begins with its number, from 1 on.
+    """
     now = time.time()
     runs = [replace(run, id=one_line(run.id), error=one_line(_first(run.error))) for run in runs]
     width = max((len(run.id) for run in runs), default=3)
@@ -158,7 +185,7 @@ class _EventPrinter:
             say_json(line, flush=self._flush)
 
     def note_damage(self, run: RunDirectory, part: DamagedPart) -> None:
-        """Print where the journal is damaged."""
+        """Print to standard error which part of the journal is damaged and left out."""
         sys.stdout.flush()
         warn(
             f"fttui: {part.size_bytes:,} bytes of {run.journal}, from byte {part.offset:,}, are "
@@ -177,9 +204,9 @@ class _EventPrinter:
 
 
 def _rest(run: RunDirectory, offset: int) -> Iterator[bytes | DamagedPart]:
-    """Yield the frames after a damaged part of the journal, and the further damaged parts.
+    """Yield all damaged parts of the journal from a byte offset on, and the frames after each.
 
-    Use it only for a run that has ended.
+    Use it only for a run that has ended: the end of a growing journal looks like damage.
     """
     with suppress(FileNotFoundError):
         yield from read_past_damage(run.journal, offset)
@@ -196,9 +223,14 @@ def _payloads(run: RunDirectory, reader: FrameReader, *, follow: bool) -> Iterat
 
 
 def event_line(payload: bytes) -> dict[str, Any]:
-    """Return a journal record as one JSON object: number, time, step, timeline and event fields.
+    """Return an encoded journal record as the object that `fttui events` prints.
 
-    Events of kinds that this version does not know are returned as well.
+    It has the sequence number, time (Unix seconds), step, timeline, kind and fields of the event,
+    also for kinds that this version does not know.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError: the
+            payload is no record.
     """
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
     place = {"seq": int(seq), "time": finite(when), "step": step, "timeline": timeline}

@@ -1,4 +1,4 @@
-"""Functions of all subcommands: common options, finding the run, host names, safe printing."""
+"""Functions that subcommands share: common options, finding the run, host names, safe printing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_runs_dir(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run(parser: argparse.ArgumentParser, *, optional: bool = True) -> None:
-    """Add the RUN argument and `--runs-dir`."""
+    """Add the argument RUN, which may be left out if `optional`, and the option `--runs-dir`."""
     if optional:
         parser.add_argument(
             "run", metavar="RUN", nargs="?", help="default: the newest run, live or ended"
@@ -106,7 +106,9 @@ def say_json(value: Any, *, indent: int | None = None, flush: bool = True) -> No
 
 
 def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
-    """Return the run that the options name; without a name the newest run, or newest live run.
+    """Return the run that the options name.
+
+    Without a name it is the newest run, or if `live` the newest live run.
 
     Raises:
         NoSuchRun: no run or several runs match the name.
@@ -115,7 +117,9 @@ def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
 
 
 def require_hosts(words: Sequence[str], options: argparse.Namespace) -> None:
-    """Refuse a local folder or a local run where a host name is expected.
+    """Refuse words that name a local folder or a local run where names of hosts are expected.
+
+    A word with @ or :, or the name of a known host, is not checked further.
 
     Raises:
         ConfigError: the word names a folder or a run; the text says how to open it.

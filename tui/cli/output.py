@@ -47,5 +47,8 @@ def escaped_output() -> Iterator[None]:
 
 
 def styled(stream: TextIO) -> TextIO:
-    """Return the underlying stream, for styled text whose own control characters are escaped."""
+    """Return the stream below an `EscapingStream`, or the stream itself if it is none.
+
+    It is for styled text, whose own control characters the caller has escaped.
+    """
     return cast(TextIO, getattr(stream, "styled", stream))

@@ -162,7 +162,7 @@ def _require_same_content(
     The comparison with the checkpoint is made before anything in the run folder is changed.
 
     Raises:
-        ContentChanged: Base model, tokenizer, chat template or data differ, and are not accepted.
+        ContentChanged: One of them differs, and `accept` does not allow it.
     """
     from fttui.engine.run.checkpoint_store import CheckpointStore
     from fttui.engine.run.identity.comparison import (

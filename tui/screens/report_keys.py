@@ -22,7 +22,7 @@ _TITLE = re.compile(r"\A# [^`\n]*`(?P<command>[^`\n]+)`")
 
 
 def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
-    """Return a report in Markdown with the key after each command that can be sent now."""
+    """Return a report in Markdown with the app's key after each command that it can send now."""
     keyed = _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
     return _TITLE.sub(partial(_titled, anomaly=anomaly, state=state), keyed)
 

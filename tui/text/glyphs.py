@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
+
 from fttui.engine.protocol.states import RunState
 
 LIVE, WATCH, ALARM, CHECKPOINT, ROLLBACK, NOTE = "●", "△", "▲", "◆", "↺", "✎"
@@ -56,4 +58,4 @@ def to_ascii(text: str) -> str:
 def _fallback(char: str) -> str:
     if "\u2500" <= char <= "\u257f":
         return "+"
-    return "#" if "\u2580" <= char <= "\u259f" else "?"
+    return "#" if "\u2580" <= char <= "\u259f" else "?" * cell_len(char)

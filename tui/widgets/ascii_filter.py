@@ -10,7 +10,7 @@ from ..text.glyphs import to_ascii
 
 
 class AsciiFilter(LineFilter):
-    """Replaces every non-ASCII character by an ASCII one of the same width."""
+    """Replaces every non-ASCII character by as many ASCII ones as it takes cells."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """Return the segments in ASCII."""

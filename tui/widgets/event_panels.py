@@ -26,7 +26,7 @@ _PHASE_COLOUR = {
 
 
 def anomaly_line(anomaly: Anomaly, width: int) -> Content:
-    """Return an anomaly as one line: `▲ 812  loss spike ×6.5 (z 14)      not recovered`."""
+    """Return an anomaly as a line of `width` cells: `▲ 812  loss spike ×6.5     not recovered`."""
     event = anomaly.event
     colour = SEVERITY_COLOUR.get(event.severity, DIM)
     shape = SEVERITY_SHAPE.get(event.severity, "·")
@@ -37,7 +37,7 @@ def anomaly_line(anomaly: Anomaly, width: int) -> Content:
 
 
 def intervention_line(item: Intervention, width: int) -> Content:
-    """Return a command as one line: `640  clip 0.5      applied from 641 (1 → 0.5)  ann@laptop`."""
+    """Return a command as a line of `width` cells: `640  clip 0.5    applied from 641  ann`."""
     step = f"{item.step:>6,}" if item.step is not None else " " * 6
     left = assemble((f"{step}  ", DIM), item.text)
     colour = _PHASE_COLOUR[item.phase]
@@ -51,7 +51,7 @@ def intervention_line(item: Intervention, width: int) -> Content:
 
 
 def log_line(line: LogLine, width: int) -> Content:
-    """Return a log line as `12:04:33  text`, in the colour of its level."""
+    """Return a log line as `12:04:33  text` in the colour of its level, cut to `width` cells."""
     clock = fmt.clock(line.time)
     text = line.text.replace("\n", " ")
     colour = _LEVEL_COLOUR.get(line.level, "")
@@ -60,7 +60,7 @@ def log_line(line: LogLine, width: int) -> Content:
 
 
 class AnomalyPanel(TextLine):
-    """Shows the newest anomalies, the open one with the keys of its advice and report."""
+    """Shows the newest anomalies, and below the current one the keys of its advice and report."""
 
     BORDER_TITLE = "anomalies"
 

@@ -28,7 +28,7 @@ class ActionFooter(TextLine):
         right = [a for a in wanted if a.footer >= _RIGHT and (wide or a.footer != _SPARED)]
         ending = Content("  ").join(_entry(a, state) for a in right)
         room = width - ending.cell_length - 2
-        left = Content("") if count is None else assemble((f"× {count or '…'}  then a key", BOLD))
+        left = Content("") if count is None else assemble((f"next key × {count or '…'}", BOLD))
         for action in _offered(state, actions, wanted):
             longer = Content.assemble(left, "  " if left else "", _entry(action, state))
             if longer.cell_length > room:
@@ -38,7 +38,7 @@ class ActionFooter(TextLine):
 
 
 def _offered(state: AppState, actions: Sequence[Action], wanted: Sequence[Action]) -> list[Action]:
-    """Return the actions on the run, or the screens if no command is possible here."""
+    """Return the actions for the left side: those on the run, or if none can be, the screens."""
     if state.read_only or state.state.ended:
         return [a for a in actions if a.group == GO and a.scope == "run"]
     return [a for a in wanted if a.footer < _RIGHT]

@@ -63,7 +63,11 @@ def _progress(state: AppState, *, brief: bool) -> Content:
 
 
 def link_text(state: AppState, now: float) -> Content:
-    """Return the most urgent of: disk full, stalled run, history loading, state of connection."""
+    """Return the text about the connection.
+
+    That is the first of these that applies: the disk is full, the run makes no steps, the history
+    is being loaded, the state of the connection.
+    """
     link, age = state.link, fmt.age(state.link.age_s(now))
     trouble = state.trouble
     if trouble is not None and trouble.full and link.link is Link.LIVE:
@@ -89,7 +93,10 @@ _LINK_WORDS = {
 
 
 def control_text(state: AppState) -> Content:
-    """Return who has control of the run; empty if it has ended or nothing is known yet."""
+    """Return who has control of the run, or `read-only` for a viewer that sends no commands.
+
+    The text is empty if the run has ended or nothing is known yet.
+    """
     if state.read_only:
         return assemble(("read-only", DIM))
     if state.state.ended or state.link.beat is None:

@@ -52,7 +52,7 @@ def _facts(state: AppState) -> list[Content]:
     plan = f"{fmt.count(started.total_steps)} steps of {started.micro_batch_size}"
     return [
         assemble((started.model, BOLD), (params, DIM)),
-        assemble((f"{started.task} · {plan} × {started.accumulation} · {devices}", DIM)),
+        assemble((f"{started.task} · {plan} × {started.accumulation} samples · {devices}", DIM)),
     ]
 
 
@@ -71,9 +71,10 @@ def _stage(state: AppState, width: int) -> Content:
 
 
 class OutcomePanel(TextLine):
-    """Shows why the run ended or halted, its result and the way on; or why the screen is stale.
+    """Shows why the run ended or halted, its result and what to do next.
 
-    While the run trains, it shows the warning about disk space, if there is one.
+    If the connection failed, it shows why the screen is no longer updated. While
+    the run trains, it shows the warning about disk space, if there is one.
     """
 
     def show(self, state: AppState) -> None:
@@ -140,7 +141,9 @@ def _log_end(state: AppState) -> list[Content]:
 
 def _failed(state: AppState) -> list[Content]:
     ended = state.run.ended
-    error = (ended.error if ended else "") or "no error was recorded; see logs/engine.log"
+    error = (
+        ended.error if ended else ""
+    ) or "no error was recorded; see logs/engine.log in the run folder"
     head: Piece = (error, ALARM)
     return [assemble(head), *_log_end(state), _resume_hint(state)]
 
@@ -175,7 +178,7 @@ def _stopped(state: AppState) -> list[Content]:
 
 
 def _damage(state: AppState) -> list[Content]:
-    """Say how much of the journal is damaged, so that the picture is not taken for whole."""
+    """Return a line on how much of the journal is damaged, since the curves lack that part."""
     beat = state.link.beat
     if beat is None or not beat.damaged_bytes:
         return []
@@ -201,7 +204,10 @@ def _summary(run: RunView) -> list[Content]:
 
 
 def _loss_ends(run: RunView) -> tuple[float, float] | None:
-    """Return the mean loss of the first and of the last five steps; None without steps."""
+    """Return the mean loss of the first and of the last five steps; None without steps.
+
+    Non-finite losses are left out of the mean, which is NaN if all five are.
+    """
     first = next((b.curves.get("loss") for b in run.branches if b.curves.get("loss")), None)
     newest = run.branch.curves.get("loss") or first
     if not first or not newest:

@@ -33,7 +33,10 @@ def cell(text: str, style: str = "") -> Content:
 
 
 def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[TableRow]) -> None:
-    """Replace a table's columns and rows; each column is as wide as its widest cell."""
+    """Replace a table's columns and rows; each column is as wide as its widest cell.
+
+    `names` are the names of the columns; rows may have more cells, which are left out.
+    """
     table.clear(columns=True)
     for at, name in enumerate(names):
         width = max([len(name), *(row.cells[at].cell_length for row in rows)])

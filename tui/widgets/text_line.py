@@ -26,7 +26,7 @@ class TextLine(Static):
         self._shown: Content | None = None
 
     def on_resize(self, event: events.Resize) -> None:
-        """Ask the app for a redraw, since text is laid out for the width."""
+        """Ask the app for a redraw, since text is laid out for the size of the widget."""
         self.post_message(TextLineResized())
 
     def put(self, content: Content) -> None:

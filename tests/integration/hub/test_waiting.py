@@ -74,4 +74,4 @@ def test_a_host_that_sends_nonsense_is_named_with_its_error(
 def test_a_timeout_is_a_finite_number_of_seconds(text: str) -> None:
     done = fttui("ctl", f"--timeout={text}", "demo", "pause")
     assert done.returncode == 2
-    assert "--timeout" in done.stderr
+    assert f"--timeout: got {text!r}, expected a number of seconds above 0" in done.stderr

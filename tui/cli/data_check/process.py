@@ -93,7 +93,7 @@ class ProgressLine:
 def print_lines(
     messages: Iterator[AnyDataMessage], say: Callable[[str], None]
 ) -> Iterator[AnyDataMessage]:
-    """Show progress on standard error, print the lines with `say`, and yield all other messages."""
+    """Show progress on standard error, print lines of text with `say`, yield all other messages."""
     progress = ProgressLine(sys.stderr)
     try:
         for message in messages:

@@ -25,7 +25,10 @@ IGNORED = -100
 
 
 def print_record(record: SampleRecord) -> None:
-    """Print a record; a terminal without NO_COLOR shows targets in colour."""
+    """Print a record as it is learned.
+
+    Targets are coloured on a terminal, or between « and » if NO_COLOR is set or there is none.
+    """
     from rich.console import Console  # deferred: only this output needs it
 
     console = Console(highlight=False, soft_wrap=True, file=styled(sys.stdout))
@@ -38,7 +41,7 @@ def print_record(record: SampleRecord) -> None:
 
 
 def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
-    """Yield the parts of a record as text.
+    """Yield a record as it is learned: its place, its notes, its texts and their tokens.
 
     Args:
         record: The record.

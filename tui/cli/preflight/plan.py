@@ -37,7 +37,9 @@ def course(config: RunConfig) -> Iterator[str]:
 
 
 def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
-    """Yield lines with the memory estimate by terms, the decisions it led to, and advice.
+    """Yield lines on memory by terms, size of checkpoints, decided settings, fast mode, and advice.
+
+    If memory cannot be estimated, the only line says why.
 
     Raises:
         ConfigError: the model lacks something that the configuration refers to.
@@ -74,7 +76,10 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
 
 
 def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
-    """Return the size of a checkpoint on disk: trained weights, their average, optimizer state."""
+    """Return a line with the size of a checkpoint on disk, and of all that are kept.
+
+    A checkpoint holds the trained weights, their moving average and the optimizer's state.
+    """
     average = config.train.ema > 0
     each = estimate.gradients // (2 if config.train.devices > 1 and not estimate.graphs else 1)
     each = each * (1 + average) + estimate.optimizer
@@ -83,7 +88,7 @@ def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
 
 
 def decided(found: Fit) -> Iterator[str]:
-    """Yield the values chosen for keys left on `auto`, with the reason."""
+    """Yield a line for each value that was chosen for a key left on `auto`, with the reason."""
     yield from (f"chosen to fit in memory: {setting}" for setting in found.chosen)
     yield from (f"chosen for speed, as memory allows: {setting}" for setting in found.faster)
 

@@ -63,7 +63,10 @@ def installed(name: str) -> str | None:
 
 
 def fits(one: str, limits: str) -> bool:
-    """Whether a version is within limits such as `>=5.24,<6`; pre-releases count as releases."""
+    """Whether the version `one` is within limits such as `>=5.24,<6`.
+
+    A pre-release counts as its release.
+    """
     for limit in limits.split(","):
         bound = _numbers(limit.lstrip("<>="))
         mine = _numbers(one)[: len(bound)]

@@ -55,7 +55,10 @@ def _find(options: argparse.Namespace) -> int:
 
 
 def _only_the_sweep(low: float, steps: int) -> list[str]:
-    """Return the overrides of a sweep: no schedule, one extra step, skip non-finite updates."""
+    """Return the configuration overrides of a sweep of `steps` steps from `low` on.
+
+    They switch the schedule off, add one step, and skip updates that are not finite.
+    """
     return [
         f"train.lr={low!r}",
         f"train.steps={steps + 1}",
@@ -66,7 +69,7 @@ def _only_the_sweep(low: float, steps: int) -> list[str]:
 
 
 def plot(found: LrRangeTested, columns: int, lines: int) -> str:
-    """Return a colourless plot of the smoothed loss over the logarithm of the learning rate."""
+    """Return a plot of the smoothed loss over log10 of the learning rate, as colourless text."""
     import plotext
 
     figure = plotext.figure
@@ -84,7 +87,7 @@ def plot(found: LrRangeTested, columns: int, lines: int) -> str:
 def summary(found: LrRangeTested) -> Iterator[str]:
     """Yield the result of the sweep: where it ended and which learning rates to try."""
     top = found.rates[-1] if found.rates else 0.0
-    why = "the loss diverged" if found.diverged else "reached --high"
+    why = "the loss diverged" if found.diverged else "it reached --high"
     yield f"the sweep ended at learning rate {top:.2g}: {why}"
     if found.steepest is None or found.below_lowest is None:
         yield "the loss never fell; try a lower --low or more --steps"

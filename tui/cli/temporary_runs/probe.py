@@ -79,6 +79,12 @@ def probe(
 
     The configuration, the memory and the data are checked first, as for a run.
 
+    Args:
+        options: The command line, with the options of `add_probe_options`.
+        overrides: Keys to override for the measurement, as K=V.
+        engine_options: Options of the engine that ask for the measurement.
+        kind: The kind of event that holds the measurement.
+
     Raises:
         FttuiError: The run cannot start, for the same reasons as with `fttui run`.
     """
@@ -101,7 +107,10 @@ def probe(
 
 @contextmanager
 def _ended(engine: StartedEngine) -> Iterator[None]:
-    """Terminate the engine at the end of the block, before its folder is deleted."""
+    """Terminate the engine at the end of the block, before its folder is deleted.
+
+    Within the block, SIGTERM ends this process by an exception, so that the end is reached.
+    """
     before = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         yield

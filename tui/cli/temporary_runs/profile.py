@@ -50,7 +50,9 @@ def _profile(options: argparse.Namespace) -> int:
         if made.exit_code:
             return made.exit_code
         if made.found is None:
-            raise TrainingFailed("the run was stopped before a profile; run fttui profile again")
+            raise TrainingFailed(
+                "the run was stopped before the profile was made; run fttui profile again"
+            )
         kept = _keep_traces(made, options.traces)
         if options.json:
             shown = {**msgspec.to_builtins(made.found), "mfu": made.found.mfu}

@@ -89,7 +89,7 @@ def _type(app: AppBase) -> None:
 
 
 def send_typed(app: AppBase, command: AnyCommand) -> None:
-    """Send a typed command, after a confirmation if it is destructive; or show why it cannot be."""
+    """Send a typed command, after a confirmation if it is destructive, or say why it is refused."""
     reason = refusal(spec_of(command), app.state)
     if reason is not None:
         app.tell(reason, title="not possible now")

@@ -37,7 +37,10 @@ def change_control(app: AppBase, *, take: bool) -> None:
 
 
 def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
-    """Read the chosen runs, as far as they are on this machine, and open the compare screen."""
+    """Read the chosen runs and open the compare screen.
+
+    This run, remote runs and those beyond the number of colours are left out, which is told.
+    """
     app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
 
 
@@ -113,8 +116,11 @@ async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
     if len(here) < len(chosen):
         app.tell("only other runs on this machine can be compared; the rest is left out")
+    most = len(SIGNS) - 1
+    if len(here) > most:
+        app.tell(f"this run is compared with the first {most} of {len(here)} marked runs")
     try:
-        others = [await read_other_run(Path(item.summary.path)) for item in here[: len(SIGNS) - 1]]
+        others = [await read_other_run(Path(item.summary.path)) for item in here[:most]]
     except (FttuiError, OSError) as error:
         app.tell(f"the run cannot be read: {error}", title="compare")
         return

@@ -1,4 +1,4 @@
-"""The base of all dialogs, and the command palette; both close only once."""
+"""The base of the dialogs that ask for an answer, and the command palette; both close once only."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class PromptScreen(Modal[ParsedInput]):
             yield TextLine(id="preview")
 
     def on_mount(self) -> None:
-        """Preview the initial text, which for an empty text shows the current value."""
+        """Show the preview of the initial text; of an empty text it can be the current value."""
         self.query_one(Input).cursor_blink = not self.app.is_headless
         self._preview(self._read(self._start))
 
@@ -56,7 +56,10 @@ class PromptScreen(Modal[ParsedInput]):
 
     @on(Input.Submitted)
     def send(self, event: Input.Submitted) -> None:
-        """Close with the parsed input; an error or missing input keeps the prompt open."""
+        """Close with the parsed input; an error keeps the prompt open.
+
+        Empty input keeps it open if the prompt needs a text, and cancels it otherwise.
+        """
         asked = self._read(event.value)
         if any(answer is not None for answer in (asked.command, asked.goto, asked.text)):
             self.dismiss(asked)

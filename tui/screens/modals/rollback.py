@@ -28,7 +28,8 @@ from .modal import Modal
 def ask_rollback(app: AppBase, checkpoint: str | None = None) -> None:
     """Open the rollback dialog and send the command that the user confirms.
 
-    The named checkpoint is selected; without a name, the newest good one.
+    The named checkpoint is selected; without a name, the newest good one, or the newest if none is
+    good.
     """
 
     def answer(command: Rollback | None) -> None:
@@ -45,11 +46,11 @@ class RollbackScreen(Modal[Rollback]):
     OPTIONS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("lr", "LR scale (0.5 = half the schedule)"),
         ("clip", "gradient clip (max norm)"),
-        ("skip", "steps of data to skip after it"),
+        ("skip", "steps of data to skip after rollback"),
     )
 
     def __init__(self, state: AppState, now: float, chosen: str | None = None) -> None:
-        """Build the dialog; without `chosen` the newest good checkpoint is selected."""
+        """Build the dialog; `now` is in Unix seconds, `chosen` names the checkpoint to select."""
         super().__init__()
         self._state = state
         self._now = now + state.link.clock_offset_s
@@ -140,13 +141,16 @@ class RollbackScreen(Modal[Rollback]):
             self.dismiss(command)
 
     def _still_there(self, command: Rollback) -> bool:
-        """Whether the checkpoint still exists; retention may remove it while the dialog is open."""
+        """Return whether the checkpoint still exists; if not, offer the others and say so.
+
+        Retention may remove it while the dialog is open.
+        """
         present = {c.name for c in cast(AppBase, self.app).state.run.checkpoints}
         if command.checkpoint in present:
             return True
         self._offered = [c for c in self._offered if c.name in present]
         self.on_mount()
-        words = f"{command.checkpoint} has been removed by retention; choose another checkpoint"
+        words = f"checkpoint {command.checkpoint} has been removed by retention; choose another one"
         self.notify(escape_control_characters(words), severity="warning", markup=False)
         return False
 

@@ -12,7 +12,7 @@ from textual.content import Content
 from ...actions import bindings, keyed
 from ...plot.panels import metrics_of
 from ...plot.system_panels import SIGNS, compared
-from ...text.format import clip_to
+from ...text.format import clip_to, plural
 from ...view_model.app_state import AppState
 from ...view_model.config_view import differences
 from ...widgets.plot import Plot
@@ -93,4 +93,6 @@ def _differences(state: AppState, width: int) -> Content:
         for key, ours, theirs in found[:MOST_DIFFERENCES]:
             shown = f"{clip_to(ours, each)} → {clip_to(theirs, each)}"
             rows.append(assemble((f"  {key:<30} ", DIM), shown))
+        if more := found[MOST_DIFFERENCES:]:
+            rows.append(assemble((f"  and {plural(len(more), 'more key')}", DIM)))
     return lines(*rows) if rows else Content("")

@@ -64,7 +64,7 @@ class DashboardScreen(PlotScreen):
 
 
 def _strip(state: AppState) -> Content:
-    """Return learning rate, memory, throughput and step time as one line."""
+    """Return learning rate, memory, throughput and step time as one line; empty before step 1."""
     run = state.run
     if run.last is None:
         return Content("")

@@ -27,7 +27,10 @@ class PlotScreen(RunScreen):
 
     @property
     def canvas_columns(self) -> int:
-        """Columns of the focused plot's canvas; one press of a cursor key moves by one column."""
+        """Width in cells of the focused plot's canvas, by one of which a cursor key moves.
+
+        It is 1 if the screen has no plots.
+        """
         return self.chosen_plot().columns if self.plots() else 1
 
     def chosen_plot(self) -> Plot:
@@ -40,7 +43,10 @@ class PlotScreen(RunScreen):
         self.fttui.look(state.plot.at(message.step, state.run.step))
 
     def choose(self, offset: int) -> None:
-        """Focus the plot `offset` places after the focused one; a maximised plot is replaced."""
+        """Focus the plot `offset` places after the focused one, beyond the last the first again.
+
+        If the focused plot is maximised, the other one is maximised in its place.
+        """
         shown = [plot for plot in self.plots() if plot.display]
         if not shown:
             return

@@ -124,17 +124,17 @@ def _readings(last: StepFinished | None) -> list[tuple[list[float], str]]:
 
 
 def _connection(state: AppState, now: float) -> list[Content]:
-    """Return the state and the delays of the viewer's connection to the run."""
+    """Return the rows about the state and the delays of the viewer's connection to the run."""
     link, run = state.link, state.run
     behind = None if run.time is None else max(0.0, now + link.clock_offset_s - run.time)
     commands = [item for item in run.interventions if item.seconds is not None]
     rows = [
-        ("state", f"{link.link.value}, {fmt.age(link.age_s(now))} ago"),
+        ("last received", f"{fmt.age(link.age_s(now))} ago, {link.link.value}"),
         ("newest record", f"{run.seq:,}, {fmt.age(behind)} old"),
         ("records refetched", f"{fmt.plural(link.refills, 'time')}"),
         ("unknown records", f"{run.unknown:,}"),
-        ("hub answer", fmt.duration(link.answer_s)),
-        ("last command", fmt.duration(commands[-1].seconds) if commands else "–"),
+        ("hub answered in", fmt.duration(link.answer_s)),
+        ("last command took", fmt.duration(commands[-1].seconds) if commands else "–"),
         ("control", state.controller or "nobody"),
     ]
     return [assemble((f"{name:<18}", DIM), text) for name, text in rows]

@@ -6,7 +6,7 @@ import math
 
 from textual.content import Content
 
-from ...actions import ACTION_OF, why_not
+from ...actions import ACTION_OF, key_of, why_not
 from ...dialogs.command_cost import given_up
 from ...plot.panels import value_at
 from ...text import format as fmt
@@ -31,7 +31,7 @@ class CheckpointsScreen(TableScreen):
     )
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return one row per checkpoint on disk, newest first."""
+        """Return one row per checkpoint on disk, newest first, then one per copy of one."""
         here = now + state.link.clock_offset_s
         current = value_at(state.run, smoothed(SMOOTHINGS[0]), None)
         return [
@@ -53,10 +53,11 @@ class CheckpointsScreen(TableScreen):
         ] + [_copy_row(name, original) for name, original in sorted(_copies(state).items())]
 
     def chosen(self, key: str) -> None:
-        """Open the rollback dialog with this checkpoint chosen."""
+        """Open the rollback dialog with this checkpoint chosen, or say why that is not possible."""
         if (original := _copies(self.fttui.state).get(key)) is not None:
-            text = f"{key} is a copy of {original} that you made; use it with: rollback {key}"
-            self.fttui.tell(text, title="rollback")
+            prompt = key_of("app.command", self.fttui.state)
+            way = f"to use it, press {prompt} and type: rollback {key}"
+            self.fttui.tell(f"{key} is a copy of {original}; {way}", title="rollback")
             return
         reason = why_not(ACTION_OF[self.ENTER], self.fttui.state)
         if reason is None:
@@ -80,7 +81,10 @@ def _copy_row(name: str, original: str) -> TableRow:
 
 
 def _since(then: float | None, now: float | None) -> str:
-    """Return the change of the loss since a checkpoint, such as `▾ 0.12`, or `–` without one."""
+    """Return the change of the loss since a checkpoint, such as `▾ 0.12`.
+
+    It is `–` if the loss has not changed, or if one of the two values is unknown or not finite.
+    """
     if then is None or now is None or not math.isfinite(then - now):
         return "–"
     if math.isclose(then, now, rel_tol=1e-9):  # equal up to rounding in the smoothing

@@ -14,7 +14,7 @@ class ConfigScreen(TableScreen):
 
     COLUMNS = ("key", "value", "source", "in the file")
     NAME = "configuration"
-    EMPTY = "No configuration: it has not been received from the remote host."
+    EMPTY = "No configuration has been read yet; the run of a script has none."
     HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:

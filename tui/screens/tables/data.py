@@ -27,10 +27,11 @@ HASHES = "sha256 of "
 """Beginning of the facts that have the hash of a data file."""
 
 NOTHING = "every record is learned as it is stored"
+"""Text of the row if there are no findings."""
 
 
 class DataScreen(TableScreen):
-    """The table of findings, facts and sample records; enter shows one in full."""
+    """The table of findings, facts and sample records; enter shows a finding or record in full."""
 
     COLUMNS = ("", "how much", "what and where")
     NAME = "data"
@@ -57,7 +58,7 @@ class DataScreen(TableScreen):
         return [*_findings(state), *_facts(state), *_records(state)]
 
     def chosen(self, key: str) -> None:
-        """Show the finding or the record in full."""
+        """Show a finding or a record in full; a fact has nothing more to show."""
         shown = list(details.data(self.fttui.state, key))
         if shown:
             self.fttui.push_screen(TextPage(key.partition(" ")[0], lines(*shown)))
@@ -74,7 +75,7 @@ def _findings(state: AppState) -> Iterator[TableRow]:
         cells = (
             cell("finding", DIM),
             cell("none"),
-            cell("every record is learned as it is stored"),
+            cell(NOTHING),
         )
         yield TableRow("none", cells)
 
@@ -110,5 +111,5 @@ def _targets(record: SampleRecord) -> str:
 
 
 def _learned(record: SampleRecord) -> str:
-    """Return the text of all targets."""
+    """Return the texts of all targets of a record, with `…` between them."""
     return " … ".join(s.text for text in record.texts for s in text.spans if s.learned)

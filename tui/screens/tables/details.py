@@ -26,7 +26,10 @@ NAME_ROOM, VALUE_ROOM = 22, 12
 
 
 def anomaly(state: AppState, key: str) -> Iterator[Content]:
-    """Yield an anomaly's value and the usual one, the steps around it, and recommended commands."""
+    """Yield the lines about an anomaly, whose id is the key; none if it is not known.
+
+    They show its value and the usual one, the steps around it, and the recommended commands.
+    """
     found = next((a for a in state.run.anomalies if a.event.id == key), None)
     if found is None:
         return
@@ -57,7 +60,10 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
 
 
 def checkpoint(state: AppState, key: str) -> Iterator[Content]:
-    """Yield a checkpoint's facts, and every metric at the checkpoint, now, and its change."""
+    """Yield the lines about a checkpoint, whose name is the key; none if it does not exist.
+
+    They show its facts, and every metric at the checkpoint, now, and its change.
+    """
     found = next((c for c in state.run.checkpoints if c.name == key), None)
     if found is None:
         return
@@ -79,7 +85,10 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
 
 
 def intervention(state: AppState, key: str) -> Iterator[Content]:
-    """Yield an intervention's command, outcome, issuer and reason, and metrics before and after."""
+    """Yield the lines about a command, whose id is the key; none if it is not known.
+
+    They show the command, its outcome, issuer and reason, and metrics before and after it.
+    """
     found = state.run.interventions.find(key)
     if found is None:
         return
@@ -93,7 +102,7 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
     if found.step is None:
         return
     yield Content("")
-    yield _cells("", ("before", "after 20", "after 100"), BOLD)
+    yield _cells("", ("before", "+20 steps", "+100 steps"), BOLD)
     timeline = state.run.timeline
     for name in ("loss~0.9", "grad_norm", "lr"):
         steps = [found.step + offset for offset in (-1, 20, 100)]
@@ -106,7 +115,7 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
 
 
 def sample(state: AppState, key: str) -> Iterator[Content]:
-    """Yield a sample's prompt and text in full."""
+    """Yield the prompt and the text of a generated sample, whose index is the key."""
     index = int(key)
     if index < len(state.run.samples):
         found = state.run.samples[index]
@@ -116,7 +125,10 @@ def sample(state: AppState, key: str) -> Iterator[Content]:
 
 
 def data(state: AppState, key: str) -> Iterator[Content]:
-    """Yield a finding with its remedy, or a record with its targets."""
+    """Yield the lines about a row of the data screen; none for a row that shows all there is.
+
+    The key `finding REASON` gives a finding with its remedy, `record N` a record with its targets.
+    """
     kind, _, name = key.partition(" ")
     if kind == "finding":
         yield from _finding(state, name)
@@ -137,7 +149,7 @@ def _finding(state: AppState, name: str) -> Iterator[Content]:
 
 
 def record(found: SampleRecord) -> Iterator[Content]:
-    """Yield the texts of a record as they are learned; targets are bold and coloured."""
+    """Yield the lines of a training record as it is learned; targets are bold and coloured."""
     yield assemble((found.place, BOLD))
     for note in found.notes:
         yield assemble((note, WATCH))

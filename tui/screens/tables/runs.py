@@ -50,7 +50,7 @@ class RunsScreen(TableScreen):
 
     @work(thread=True, exclusive=True, group="runs-here")
     def look(self) -> None:
-        """List the runs of this machine in a thread."""
+        """List the runs of this machine, in a thread, and redraw."""
         found, damaged = local_runs(self.fttui.runs_root), unreadable_runs(self.fttui.runs_root)
         self.app.call_from_thread(self._found_here, found, damaged)
 
@@ -62,7 +62,7 @@ class RunsScreen(TableScreen):
 
     @work(exclusive=True, group="runs-there")
     async def look_elsewhere(self) -> None:
-        """List the runs of the known remote hosts."""
+        """List the runs of the known remote hosts, without blocking the app, and redraw."""
         self._there, self._faults = await remote_runs()
         self.fttui.redraw()
 
@@ -72,7 +72,7 @@ class RunsScreen(TableScreen):
         return [*self._here, *self._there]
 
     def columns(self) -> Sequence[str]:
-        """Return the columns; a narrow terminal shows the host only if there are remote runs."""
+        """Return the column names; a narrow terminal has no host column without remote runs."""
         here = self.has_class("-narrow") and not any(item.host for item in self.listed)
         return self.COLUMNS[:-1] if here else self.COLUMNS
 

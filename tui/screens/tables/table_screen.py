@@ -80,7 +80,7 @@ class TableScreen(RunScreen):
             self.query_one("#detail", TextLine).put(lines(*shown))
 
     def _keys(self, state: AppState) -> str:
-        """Return the hint without the keys whose actions are not possible now."""
+        """Return the key hint of the screen without the keys whose actions are not possible now."""
         refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
         keys = self.HINT.split(GAP)
         if self.ENTER in refused:
@@ -117,7 +117,7 @@ class TableScreen(RunScreen):
         field.focus()
 
     def close_filter(self) -> bool:
-        """Clear the filter; return whether there was one."""
+        """Clear and hide the filter; return whether one was open or in force."""
         field = self.query_one("#filter", Input)
         had = bool(self._filter) or field.has_class("-open")
         field.value = ""

@@ -365,6 +365,7 @@ def test_every_state_has_a_shape_and_ascii_keeps_the_width() -> None:
     text = "● ×0.5 → ╭─╮ ⣿ é ‖ ▲"
     assert len(to_ascii(text)) == len(text)
     assert to_ascii(text).isascii()
+    assert to_ascii("日本 é|e\u0301|") == "???? ?|e|", "two cells stay two, and none stay none"
 
 
 # previews
