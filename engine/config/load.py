@@ -310,7 +310,9 @@ def read_config(path: Path) -> str:
             f"{path}: not UTF-8 text (byte {error.start}); save it as UTF-8"
         ) from None
     except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(
+            f"{path}: cannot be read: {error.strerror}; name a YAML file that can be read"
+        ) from None
 
 
 def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:

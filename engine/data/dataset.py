@@ -42,7 +42,7 @@ class ExampleSets:
     findings: Findings
     """What was dropped, cut, masked, ignored or guessed."""
     sources: list[SourceSummary]
-    """What was read from each source; streamed sources are left out."""
+    """What was read from each source; of streamed sources only what a check has read."""
     sample: list[SampleRecord]
     """The first training records as they are learned."""
     mix: Mix | None = None
@@ -132,7 +132,7 @@ def _tokenize_all(config: RunConfig, tokenizer: DataTokenizer, progress: Progres
 
 
 def read_all(config: RunConfig, progress: Progress) -> SourceRecords:
-    """Read all sources and count or drop duplicates; of streamed sources only the evaluation data.
+    """Read all sources and count or drop duplicates; if data are streamed, only evaluation data.
 
     Raises:
         DataError: A source is missing, unreadable or empty, holds an invalid record, or only
@@ -153,7 +153,7 @@ def examine_stream(
     count: int,
     limits: ModelLimits = UNLIMITED,
 ) -> ExampleSets:
-    """Load the first `count` records of every streamed source, and all evaluation data."""
+    """Load the records of the first `count` rows of each streamed source, and evaluation data."""
     records = first_streamed(config, count) + read_records(config, progress)
     found = tokenize_data(config, records, tokenizer, progress)
     require_pad_row(tokenizer.pad_token_id, limits)

@@ -168,7 +168,7 @@ class OncePerPlace(Findings):
         self._noted: set[tuple[str, str]] = set()
 
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
-        """Count `count` units to which a reason applies, unless the place has been counted."""
+        """Count `count` units to which a reason applies, unless it was counted at this place."""
         if count and (reason.name, place) not in self._noted:
             self._noted.add((reason.name, place))
             self._findings.note(reason, place, detail, count)

@@ -61,7 +61,7 @@ class SourceRecords:
         return sum(map(len, self.train)) + len(self.eval)
 
     def __add__(self, other: SourceRecords) -> SourceRecords:
-        """Return the records of both, those of the training sources in this order."""
+        """Return the records of both, with the training sources of this object first."""
         both = Findings()
         both.add(self.findings)
         both.add(other.findings)
@@ -148,7 +148,7 @@ def _read(
     findings: Findings,
     progress: Progress,
 ) -> tuple[list[Record], Format]:
-    """Read a source completely; return its records and their format."""
+    """Read the first `limit` rows of a source, or all; return their records and their format."""
     label = f"reading {source}"
     progress(label, 0, 1)
     rows = read_rows(source, split, limit, findings, config.data.text)
@@ -181,12 +181,13 @@ def records_of(
 
 
 def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[list[T], list[T]]:
-    """Split items into (kept, held out) in their order; the choice depends only on their number.
+    """Split items into (kept, held out) in their order; equal arguments give an equal choice.
 
     Args:
-        items: All records.
-        fraction: Share to hold out; any share above 0 holds out at least one record.
-        limit: Largest number of records to hold out.
+        items: All records; their content does not matter for the choice, only their number.
+        fraction: Share to hold out; any share above 0 of two or more records holds out at least
+            one.
+        limit: Largest number of records to hold out; None sets no limit.
     """
     wanted = max(1, round(len(items) * fraction)) if fraction and len(items) > 1 else 0
     chosen = epoch_order(len(items), HOLDOUT_SEED, 0)[: min(wanted, limit or wanted)]

@@ -99,7 +99,10 @@ def stdlib_pairs(
 
 
 def held_out_packages(pairs: Iterable[Pair], fraction: float) -> frozenset[str]:
-    """Return top-level modules, in the order of a hash of their name, with that share of pairs."""
+    """Return the top-level modules to hold out, which have at least this share of the pairs.
+
+    They are the first ones in the order of a hash of their names.
+    """
     counts: dict[str, int] = {}
     for pair in pairs:
         counts[pair.package] = counts.get(pair.package, 0) + 1
@@ -167,7 +170,10 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, _Functi
 
 
 def _code_without_docstring(node: _Function, lines: list[str]) -> str:
-    """Return the dedented source from `def` on; empty if the body is only a docstring."""
+    """Return the dedented source from `def` on, without the docstring.
+
+    It is empty if the body is only a docstring, or if the docstring shares a line with other code.
+    """
     if len(node.body) < 2:
         return ""
     docstring, first = node.body[0], node.body[1]

@@ -38,7 +38,10 @@ class _Stream:
     """What was counted in earlier passes, which is not counted again."""
 
     def open(self, limit: int | None, start: int = 0) -> Iterator[StreamRow]:
-        """Yield the records of the first `limit` rows from `start` on, or why a row has none."""
+        """Yield the records of the first `limit` rows, beginning with row `start`.
+
+        For a row without a record, the reason is yielded. None as the limit yields all.
+        """
         rest = None if limit is None else max(0, limit - start)
         yield from islice(self._records(start, self.findings), rest)
 
@@ -58,7 +61,7 @@ class _Stream:
             yield self.reader.read(found, row.place)
 
     def first(self, count: int, findings: Findings) -> list[Record]:
-        """Return the first `count` records, and note the columns that are not read."""
+        """Return the records of the first `count` rows; note rows and columns that are not read."""
         found = list(islice(self._records(0, findings), count))
         records = [one for one in found if not isinstance(one, LeftOut)]
         for one in found:
@@ -88,7 +91,7 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
 
 
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:
-    """Return the first `count` records of every streamed source.
+    """Return the records of the first `count` rows of every streamed source.
 
     Raises:
         DataError: A source cannot be read, or one of these records is invalid.
@@ -150,6 +153,6 @@ def streaming_facts(config: RunConfig, held: int) -> dict[str, str]:
     names = [f"{Path(one.path).name}{share}" for one, share in zip(sources, shares, strict=True)]
     return {
         "train records": f"streamed from {', '.join(names)}, {config.data.shuffle_buffer:,} "
-        "shuffled at a time",
+        "records shuffled at a time",
         "eval records": f"{held:,}",
     }

@@ -102,7 +102,9 @@ class _Read:
 def _understood(
     config: RunConfig, tasks: Sequence[str], source: str, rows: list[SourceRecord]
 ) -> _Read:
-    """Return the rows as read for the task that makes most records and uses most columns.
+    """Return the rows as read for the task whose format fits most of them.
+
+    Among equally good tasks, it is the one that leaves the fewest columns unused.
 
     Raises:
         DataError: No task can read the rows; the text is that of the first task.
@@ -213,7 +215,7 @@ def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, 
 
 
 def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
-    """Load the tokenizer of the model, or say why it cannot be loaded."""
+    """Load the tokenizer of the model; if it cannot be loaded, send a line and return None."""
     from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
 
     try:

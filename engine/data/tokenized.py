@@ -30,7 +30,7 @@ class TokenizedData:
     """The tokenized records of all sources."""
 
     parts: list[list[Example]]
-    """The examples of each training source; empty for streamed data."""
+    """The examples of each training source; of streamed data, only those that a check reads."""
     eval: list[Example]
     findings: Findings
     """What was dropped, cut, masked, ignored or guessed."""
@@ -93,7 +93,9 @@ def _tokenized(
     progress: Callable[[float, float], None],
     source: str | None,
 ) -> list[Example]:
-    """Tokenize the records of a source; None: records held out, of which all may be dropped.
+    """Tokenize the records of a source.
+
+    `source` names it in an error. None stands for records held out, of which all may be dropped.
 
     Raises:
         DataError: No record of the source can be learned.

@@ -161,7 +161,7 @@ def _messages(
         limits = read_limits(config.model, progress)
     except ModelError as error:
         limits = UNLIMITED
-        yield _line(f"limits of the model: not checked: {error}")
+        yield _line(f"limits of the model for its input: not checked: {error}")
     yield from map(_line, _expert_memory(config, tokenizer.name_or_path))
     if remark := check_weight_files(tokenizer.name_or_path, config.model.revision):
         yield _line(f"weights: {remark}; a run refuses the model if it needs them")
@@ -179,7 +179,10 @@ def _messages(
 
 
 def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
-    """Yield the weight memory of a mixture of experts, and whether its steps are not predicted."""
+    """Yield a line on the memory for the weights of a mixture of experts, if that is known.
+
+    It also tells if the memory of a step is not predicted.
+    """
     from ..model.files.weight_bytes import weight_bytes
 
     more = ""

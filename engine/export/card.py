@@ -92,7 +92,7 @@ class ModelCard:
         if self.config.adapter.kind == "none":
             what = "The weights of the base model itself were trained."
         average = (
-            " The trained weights are their exponential moving average (train.ema)."
+            " The weights are the exponential moving average of the trained ones (train.ema)."
             if self.averaged
             else ""
         )

@@ -53,8 +53,8 @@ _PROCESSOR_FILES = (
     "video_preprocessor_config.json",
 )
 _HEAD_IN_NF4 = (
-    "The language-model head was in NF4 during training; here it has the precision of the base "
-    "model, so logits differ slightly from those of the run."
+    "The language-model head was in NF4 during training; here it is not quantized, so logits "
+    "differ slightly from those of the run."
 )
 
 
@@ -215,7 +215,11 @@ def _finish(
     *,
     merged: bool,
 ) -> None:
-    """Write the tokenizer with its chat template, the model card, and settings for images."""
+    """Write what belongs beside the weights.
+
+    That is the tokenizer with its chat template, the model card, the ids of samples in quarantine,
+    and for a merged vision model the settings of its image processor.
+    """
     tokenizer.save_pretrained(str(folder))
     vision = sees_images(_settings(config.model, str(tokenizer.name_or_path)))
     if vision and merged:

@@ -49,8 +49,8 @@ def describe_missing(path: Path) -> str:
     """
     if is_pattern(str(path)):
         return (
-            f"{path}: no file has a name of this pattern (current folder: {Path.cwd()}); * stands "
-            "for characters of a name, ** for folders"
+            f"{path}: no file matches this pattern (current folder: {Path.cwd()}); * stands for "
+            "characters of a name, ** for folders"
         )
     if path.is_dir():
         return f"{path}: a folder, although its name ends like that of a file; name a file in it"

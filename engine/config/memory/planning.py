@@ -57,7 +57,7 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
         )
     except LocalEntryNotFoundError:
         raise FttuiError(
-            "it is not in the local cache and the Hugging Face Hub cannot be reached"
+            "the file is not in the local cache, and the Hugging Face Hub cannot be reached"
         ) from None
     except (OSError, ValueError) as error:
         reason = why_only_an_adapter(config.model.id, config.model.revision, local=local)

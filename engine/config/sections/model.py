@@ -25,7 +25,7 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     double_quant: bool = True
     """Quantize the quantization constants as well, which saves 0.4 bit per parameter."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
-    """Compute precision; auto: bf16 where the device supports it, fp32 on a CPU."""
+    """Compute precision; auto: bf16 on a GPU that supports it, otherwise fp32."""
     attention: Literal["auto", "sdpa", "eager", "flash_attention_2"] = "auto"
     """Attention implementation; auto: sdpa where transformers supports it, otherwise eager."""
     trust_remote_code: bool = False

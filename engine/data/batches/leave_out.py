@@ -30,7 +30,7 @@ class LeaveOut:
     """Finds the places of samples among the examples, and makes examples without them."""
 
     def __init__(self, examples: Sequence[Example], sources: Sequence[range]) -> None:
-        """Index nothing yet: most runs keep no sample out.
+        """Keep the examples; their ids are indexed when the first sample is left out.
 
         Args:
             examples: All training examples, one source after the other.
@@ -61,7 +61,10 @@ class LeaveOut:
         return example
 
     def _rated(self, example: RatedExample, place: int, ids: Set[str]) -> RatedExample:
-        """Return a rated completion with the mismatched one of the next example that is kept."""
+        """Return a rated completion with the mismatched one of the next example that is kept.
+
+        Without such an example, its own completion takes that place.
+        """
         for donor in self._following(place):
             if isinstance(donor, RatedExample) and ids.isdisjoint((donor.id, donor.mismatched.id)):
                 return replace(example, mismatched=donor.mismatched)
@@ -78,14 +81,14 @@ class LeaveOut:
             known = next(iter(self._index()), "")
             return (
                 f"no training sample has the id {unknown[0]!r}{more}; the report of an anomaly "
-                f"names the samples of its step by their ids, which are such as {known!r}"
+                f"lists the ids of the samples of its step, and {known!r} is an id of these data"
             )
         out = self.places(frozenset(ids))
         for source in self._sources if out else ():
             if out >= set(source):
                 return (
-                    f"they are all {len(source):,} training samples of a source, and none would "
-                    "be left to take their places"
+                    f"these are all {len(source):,} training samples of a source, so that none is "
+                    "left to take their places; keep at least one of them"
                 )
         return ""
 
@@ -94,7 +97,7 @@ class LeaveOut:
         return [one for one in ids if one not in self._index()] if ids else []
 
     def _index(self) -> dict[str, list[int]]:
-        """Return the indices of the examples with each sample."""
+        """Return the indices of the examples that hold each sample, by the id of the sample."""
         if not self._by_id:
             for place, example in enumerate(self._examples):
                 for one in sample_ids(example):

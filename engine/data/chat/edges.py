@@ -17,7 +17,8 @@ def shared_beginning(text: str, prompt: str) -> tuple[int, bool]:
     """Compare the beginning of a text with a prompt, ignoring differences in white space.
 
     Returns:
-        (length of the part of `text` that agrees with the prompt, whether the whole prompt does).
+        (length of the part of `text` that agrees with the prompt, whether there is no difference up
+        to the end of the prompt or of the text).
     """
     if text.startswith(prompt):
         return len(prompt), True

@@ -99,7 +99,7 @@ def arguments_of(turns: Turns) -> Iterator[Any]:
 
 
 def without_reasoning(turns: Turns) -> list[Message]:
-    """Return the messages without reasoning, whether written beside the content or into it."""
+    """Return the messages without the reasoning of the assistant, beside the content or in it."""
     return [_without_reasoning(turn) for turn in turns]
 
 

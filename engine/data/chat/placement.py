@@ -33,11 +33,14 @@ class Ending:
     """The text of the conversation that stops after the turn."""
 
     def count(self, string: int) -> int:
-        """Return how often the text contains a string of the turn."""
+        """Return how often the text contains the string of the turn with this number."""
         return sum(one.string == string for one in self.own)
 
     def behind(self, string: int) -> str | None:
-        """Return the text from the last occurrence of a string to the next string or to the end."""
+        """Return the text from the last occurrence of a string to the next string or to the end.
+
+        `string` is the number of the string; None if the text does not contain it.
+        """
         ends = [one.end for one in self.own if one.string == string]
         if not ends:
             return None
@@ -50,7 +53,7 @@ class GenerationPrompt:
     """The generation prompt before an answer, and the last string before it."""
 
     string: int | None
-    """The last string before the answer; None if there is none."""
+    """Number of the last string before the answer; None if there is none."""
     tail: str
     """The text behind that string."""
     opener: str
@@ -62,7 +65,7 @@ class Asked:
     """A request for an answer to the messages before a turn."""
 
     string: int | None
-    """The last string in the request; None if there is none."""
+    """Number of the last string in the request; None if there is none."""
     tail: str
     """The text behind that string."""
     text: str

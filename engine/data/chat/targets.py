@@ -153,7 +153,10 @@ class _Search:
         return parts
 
     def _by_generation(self, turn: int, generated: Sequence[Span]) -> TurnTarget | None:
-        """Return the target of a turn from `{% generation %}`, including its end-of-turn token."""
+        """Return the target of a turn from `{% generation %}`, including its end-of-turn token.
+
+        None if the template does not name this turn.
+        """
         own = self._where.of(turn)
         named = [(a, b) for a, b in generated if any(a <= one.start < b for one in own)]
         if not named:
@@ -231,7 +234,7 @@ class _Search:
         return found
 
     def _cut(self, gap: str, length: int) -> int:
-        """Return the length of the part of a gap that agrees with a prompt, without cut words."""
+        """Return the length of `gap[:length]` without an incomplete tag or word at its end."""
         return len(without_cut_word(without_cut_tag(gap[:length]), gap))
 
     def _prefix_to_last_special_token(self, gap: str, length: int) -> int:
@@ -326,7 +329,7 @@ class _Search:
         return shared
 
     def _has_end_mark(self, turn: int, closing: str) -> bool:
-        """Whether a text contains a special token, or the words that end other turns."""
+        """Whether a text has a special token, or ends with the words that end a short answer."""
         if any(True for _ in self._finder.special(closing)):
             return True
         answer = Marking([*self._turns[:turn], {"role": "assistant", "content": "a"}])
@@ -358,7 +361,7 @@ class _Search:
         return length
 
     def _next_role(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of the token of the next role if models stop with that token."""
+        """Return the length of the token of the next role if models stop with it, otherwise 0."""
         mark = next(self._finder.special(shared), None)
         if mark is None or alone is None or alone.strip() != mark.group():
             return 0
@@ -370,7 +373,7 @@ class _Search:
         return 0 if mark is None or self._opens(mark.group()) else mark.end()
 
     def _worded_end(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of an end mark that is no special token."""
+        """Return the length of an end mark that is no special token; 0 without one."""
         if alone is None or any(self._opens(m.group()) for m in self._finder.special(shared)):
             return 0
         if turn == len(self._turns) - 1 and alone.strip():
@@ -390,7 +393,7 @@ class _Search:
         return unmarked(made or "")[own[-1] : answer[0]] if own and answer else None
 
     def _opens(self, token: str) -> bool:
-        """Whether a token opens turns, by its name or because one stands before the first one."""
+        """Whether a token opens turns, by its name or because it stands before the first turn."""
         if token == self._finder.eos:
             return False
         if _OPENS.search(token) is not None:
@@ -420,7 +423,10 @@ class _Search:
         return {token for token in found if not token.startswith("</")}
 
     def _by_prefix(self, turn: int) -> TurnTarget | None:
-        """Return the text that a turn adds to the text before it; None if it changes that text."""
+        """Return as the target what a turn adds to the text of the turns before it.
+
+        None if the turn adds nothing, or if the text before it changes.
+        """
         turns = self._turns[:turn]
         before = self._template.text(turns, self._tools, self._form) if turns else ""
         opener = self._template.opener(turns, self._tools, self._form)

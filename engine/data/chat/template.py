@@ -136,7 +136,7 @@ class ChatTemplate:
         return before_first(_after(plain, self.text(answer, tools, form)))
 
     def ignores_tools(self, turns: Turns, tools: Tools, rendered: Rendered) -> bool:
-        """Whether the text is the same without the tools."""
+        """Whether there are tools and the text is the same without them."""
         return bool(tools) and self.text(turns, (), rendered.form) == rendered.text
 
     def _checked(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered:

@@ -82,7 +82,8 @@ class ColumnUse:
             identity: Id of the record, unless the row has one.
             place: Where the row is.
             rules: Which roles its messages may have.
-            replaced: Columns of the row whose names other columns have now.
+            replaced: Columns of the row that are not read, because `data.columns` gives their names
+                to other columns.
 
         Raises:
             DataError: The row is invalid.

@@ -65,9 +65,10 @@ class ConversationFront:
         return self._before_prompt(values, columns, place)
 
     def _with_prompt(self, values: Values, place: str) -> Values:
-        """Return a row of two conversations without the text `prompt`.
+        """Return a row of two conversations without the text `prompt`, which they contain.
 
-        If the conversations have no user turn, the text becomes a prompt of one turn.
+        If `chosen` has no user turn, the text becomes a prompt of one turn instead. A text that no
+        turn contains is counted as `PROMPT_IGNORED`.
         """
         prompt = values["prompt"]
         if not any(role_of(one, self._rules) == "user" for one in values["chosen"]):
@@ -100,7 +101,7 @@ class ConversationFront:
     def _front(
         self, values: Values, turns: Any, place: str
     ) -> tuple[list[Any], list[Any], set[str]]:
-        """Return (turns to put first, own turns of the conversation, names of the columns used)."""
+        """Return (system message and history, the other turns, names of the columns used)."""
         column = _system_column(values)
         text = values[column] if column is not None else None
         if not isinstance(turns, list | tuple):

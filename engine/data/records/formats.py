@@ -254,7 +254,11 @@ class _Row:
         return bool(value)
 
     def number(self, name: str) -> float | None:
-        """Return the finite number in a column; None if the column has no such number."""
+        """Return the number in a column; None if it is missing, NaN or infinite.
+
+        Raises:
+            DataError: The value is no number.
+        """
         value = self.values.get(name)
         if value is None or value == "":
             return None

@@ -61,7 +61,7 @@ def tasks_of(form: str) -> list[str]:
 
 
 def _likeness(form: Form, columns: Sequence[str]) -> float:
-    """Return the share of columns of a form whose name a given column resembles, up to 1."""
+    """Return how similar the names of a form's columns are to given columns, from 0 to 1."""
     best = [max((_ratio(a, b) for a in names for b in columns), default=0.0) for names in form]
     return sum(best) / len(best)
 

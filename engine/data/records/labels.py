@@ -49,14 +49,17 @@ def is_unlabelled(label: Any) -> bool:
 
 
 def are_fractions(labels: Iterable[Any]) -> bool:
-    """Whether all labels are numbers, possibly written as text, and at least one has a fraction."""
+    """Whether all labels are numbers or missing, and at least one number has a fraction.
+
+    Numbers may be written as text.
+    """
     numbers = [number_of(label) for label in labels if not is_missing(label)]
     known = [number for number in numbers if number is not None]
     return len(known) == len(numbers) and any(not number.is_integer() for number in known)
 
 
 def number_of(label: Any) -> float | None:
-    """Return a label as a finite number; None if it is none.
+    """Return a label as a finite number; None for other values, also for true and false.
 
     A decimal comma is read unless it can also separate thousands, as in `1,234`.
     """

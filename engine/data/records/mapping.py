@@ -57,7 +57,8 @@ def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
             if value is _ABSENT:
                 raise MissingColumn(
                     f"{row.place}: data.columns maps {field} to {column!r}, but the row has no "
-                    f"column '{name}'; found {', '.join(row.values) or 'none'}"
+                    f"column '{name}'; found {', '.join(row.values) or 'none'}; correct "
+                    "data.columns"
                 )
         used.update(name if name in row.values else name.split(".")[0] for name in names)
         if column in inner:
@@ -121,9 +122,9 @@ def _written(value: Any) -> str:
 
 
 def with_every_positive(rows: Iterable[PreparedRow]) -> Iterator[PreparedRow]:
-    """Yield a row for each of several positives of an anchor.
+    """Yield the rows; of a row with several positives, yield one row for each positive.
 
-    They get one label of their own, so that they are not negatives of each other.
+    Such rows get a common label if they have none, so that they are not negatives of each other.
     """
     for row in rows:
         name, found = several_positives(row)
@@ -137,7 +138,7 @@ def with_every_positive(rows: Iterable[PreparedRow]) -> Iterator[PreparedRow]:
 
 
 def several_positives(row: PreparedRow) -> tuple[str, list[Any]]:
-    """Return (column of the positive, its texts that are not empty if it holds a list)."""
+    """Return (column of the positive, its texts that are not empty); no texts without a list."""
     name = next((name for name in ("positive", "pos") if name in row.values), "")
     texts = row.values.get(name)
     return name, [text for text in texts if text] if isinstance(texts, list) else []

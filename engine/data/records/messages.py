@@ -59,7 +59,7 @@ class MessageRules:
     known: frozenset[str] = frozenset()
     """Further roles of the chat template, such as the one whose turns are learned."""
     reasoning: bool = False
-    """Whether `data.columns` names the column `reasoning` of what is thought before an answer."""
+    """Whether `data.columns` maps a column to the field `reasoning`, which precedes an answer."""
     findings: Findings = field(default_factory=Findings)
     _padded: set[str] = field(default_factory=set)
     """Places of the records whose nulls were removed, so that each counts once."""
@@ -88,7 +88,7 @@ class MessageRules:
 
 
 def _thought(part: Any) -> str:
-    """Return the reasoning in a part of a content; empty if the part is none."""
+    """Return the reasoning in a part of a content; empty for parts of other types."""
     if not isinstance(part, Mapping) or part.get("type") not in _THOUGHT_PARTS:
         return ""
     return next((part[k] for k in (*REASONING_KEYS, "text") if isinstance(part.get(k), str)), "")

@@ -16,7 +16,7 @@ COUPLES = (
 )
 """Columns of two texts that need not match."""
 _KNOWN_BEFORE = 3
-"""Number of first couples whose names the formats read as anchor and positive anyway."""
+"""Number of couples, from the first on, whose names `formats` reads as anchor and positive."""
 INFERENCES = ("premise", "hypothesis")
 """The couple whose numeric labels are classes of inference, whose order differs by dataset."""
 JUDGED = ("document", "passage", "answer")
@@ -98,16 +98,17 @@ class PairLabels:
         if names == INFERENCES and not self._matches.configured and not isinstance(label, str):
             raise DataError(
                 f"{place}: the label {label!r} beside premise and hypothesis is the number of a "
-                "class of inference; set data.yes_labels to those that say that the texts match, "
-                "such as [0] if 0 is entailment; all other labels are negative"
+                "class, such as entailment; set data.yes_labels to those that say that the texts "
+                "match, such as [0] if 0 is entailment; all other labels are negative"
             )
         return self._matches.says_yes(label, "label", place)
 
 
 def couple_of(values: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the names of two text columns whose label says whether they match; None without them.
+    """Return the columns of the two texts that a label compares, such as premise and hypothesis.
 
-    Such columns are premise and hypothesis.
+    Returns:
+        Their names; None if the row has no two such columns.
     """
     return next((one for one in COUPLES if one[0] in values and one[1] in values), None)
 
@@ -133,10 +134,12 @@ def _question(label: Any, names: tuple[str, str], place: str) -> str:
 
 
 def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, Any]:
-    """Return a conversation made of a text and its label if the label is the answer to the text.
+    """Return a row of a text and a label as a conversation in which the label is the answer.
+
+    Rows without both columns are returned unchanged.
 
     Raises:
-        DataError: The label can mean several things.
+        DataError: `data.label` does not say that the label is the answer.
     """
     label = values.get("label")
     if "text" not in values or "messages" in values or "completion" in values or is_missing(label):
@@ -149,6 +152,6 @@ def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, A
         rest = {name: value for name, value in values.items() if name not in ("text", "label")}
         return {**rest, "messages": turns}
     raise DataError(
-        f"{place}: the columns text and label: set data.label: answer to learn the label as the "
-        "answer to the text, or data.columns: {label: null} to learn the text alone"
+        f"{place}: the row has the columns text and label; set data.label: answer to learn the "
+        "label as the answer to the text, or data.columns: {label: null} to learn the text alone"
     )

@@ -63,7 +63,10 @@ def with_turns(values: Values, columns: Collection[str]) -> Values:
 
 
 def _with_sides(values: Values) -> Values:
-    """Return a row with its two answers named `chosen` and `rejected`; one alone keeps its name."""
+    """Return a row with its two answers named `chosen` and `rejected`.
+
+    A rejected answer beside a conversation is renamed too; any other single answer is not.
+    """
     chosen = next((name for name in ("chosen", *CHOSEN) if name in values), None)
     rejected = next((name for name in ("rejected", *REJECTED) if name in values), None)
     conversation = "messages" in values or conversation_column(values) is not None
@@ -194,14 +197,14 @@ def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Value
     if wanted not in values:
         if not ends:
             raise DataError(
-                f"{place}: column '{column}' ends without a turn of the assistant, but its last "
-                f"turn is needed as the {wanted} completion; remove this record"
+                f"{place}: column '{column}' does not end with a turn of the assistant, which is "
+                f"needed because the row has no column '{wanted}'; remove this record"
             )
         return _as_turns({**rest, "prompt": turns[:-1], wanted: [turns[-1]]})
     if ends and _content(turns[-1]) not in [_text_of(one) for one in answers]:
         raise DataError(
-            f"{place}: column '{column}' ends with an answer that is not among its completions; "
-            "remove this answer, or this record"
+            f"{place}: column '{column}' ends with an answer that is none of the completions of "
+            "the row; remove this answer, or this record"
         )
     return _as_turns({**rest, "prompt": turns[:-1] if ends else turns})
 
@@ -214,7 +217,10 @@ def _listed_context(values: Values) -> str | None:
 
 
 def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
-    """Return a row whose question became a `prompt` of one user turn."""
+    """Return a preference or rated row with its question as `prompt`, a list of messages.
+
+    Other rows, and rows whose answers are no texts, are returned unchanged.
+    """
     asked = asked_columns([name for name in values if name != "completion"])
     answer = values.get("chosen") if "rejected" in values else values.get("completion")
     rated = "rejected" in values or "label" in values
@@ -225,7 +231,7 @@ def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
 
 
 def _as_turns(values: Values, columns: Collection[str] = ANSWERS) -> Values:
-    """Return completions of a conversation as messages."""
+    """Return a row in which the completions in these columns are lists of messages."""
     found = dict(values)
     for name in (one for one in ANSWERS if one in columns):
         value = found.get(name)

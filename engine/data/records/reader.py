@@ -256,7 +256,10 @@ class RecordReader:
         return str(error).removeprefix(f"{row.place}: ").partition(". Correct")[0]
 
     def _related(self, rows: Iterable[PreparedRow | LeftOut]) -> Iterator[PreparedRow | LeftOut]:
-        """Yield the rows; of pairs, one for each positive, with the negatives of other rows."""
+        """Yield the rows; of pairs, yield a row for each of several positives.
+
+        With `data.label: match`, texts of rows that do not match are negatives of those that do.
+        """
         if self._config.task != "contrastive":
             yield from rows
             return
@@ -416,7 +419,10 @@ def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:
 def _add_mismatches_as_negatives(
     rows: Sequence[PreparedRow | LeftOut], findings: Findings
 ) -> Iterator[PreparedRow | LeftOut]:
-    """Yield matching pairs, with the texts that do not match their anchor as negatives."""
+    """Yield the rows; the texts that do not match an anchor become negatives of those that do.
+
+    Rows whose texts became negatives are counted instead of being yielded.
+    """
     matching: set[Any] = set()
     negatives: dict[Any, list[Any]] = defaultdict(list)
     for row in rows:

@@ -147,4 +147,6 @@ def _text(values: Mapping[str, Any], name: str, place: str) -> str:
 
 def _wrong(place: str, column: str, value: Any, expected: str) -> DataError:
     got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
-    return DataError(f"{place}: column '{column}': got {got}, expected {expected}; correct it")
+    return DataError(
+        f"{place}: column '{column}': got {got}, expected {expected}; correct this row"
+    )

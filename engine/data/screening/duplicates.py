@@ -49,7 +49,8 @@ def deduplicated(records: SourceRecords, dedup: Dedup, *, own_eval: bool) -> Sou
         own_eval: Whether the evaluation data are a source of their own, not held out.
 
     Raises:
-        DataError: No training record is left, or the package for near duplicates is missing.
+        DataError: No record of a training source is left, or the package for near duplicates is
+            missing.
     """
     findings = Findings()
     findings.add(records.findings)

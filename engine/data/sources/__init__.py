@@ -1,4 +1,4 @@
-"""Read rows from files, folders and hub datasets; files are recognized by their content."""
+"""Read rows from files, folders and hub datasets; content and ending tell the kind of a file."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class _Reader:
         """Yield the rows of several files.
 
         Raises:
-            DataError: There are no files, or two of them have no column in common.
+            DataError: There are no files, or one has no column in common with those before it.
         """
         if not files.read:
             raise DataError(describe_missing(Path(source).expanduser()))
@@ -219,10 +219,10 @@ def _open_text(file: DataFile, encoding: str) -> IO[str]:
 
 
 def _require_data(file: DataFile) -> None:
-    """Raise if the content of a file contradicts the ending of its name.
+    """Raise if a text file cannot hold records, by the ending of its name.
 
     Raises:
-        DataError: It does.
+        DataError: The content contradicts the ending, or it is YAML or TOML.
     """
     if file.suffix == ".parquet":
         raise DataError(f"{file.path}: not readable as Parquet; write the file again")

@@ -82,7 +82,8 @@ def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> It
     for batch in batches:
         if repeated := _repeated(batch.schema.names):
             raise DataError(
-                f"{path}: has several columns {repeated!r}; rename or remove all but one of them"
+                f"{path}: has several columns named {repeated!r}; rename or remove all but one of "
+                "them"
             )
         skipped = min(reading.to_skip, batch.num_rows)
         reading.to_skip -= skipped

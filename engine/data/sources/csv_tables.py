@@ -23,7 +23,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITER = re.compile(r"sep=(.)\s*")
 """The first line with which Excel names the delimiter."""
 LONGEST_NAME = 60
-"""Characters of a column name; a longer first row is no header."""
+"""Most characters of a column name; a first row with a longer cell is no header."""
 
 
 _LINES = 1000
@@ -95,7 +95,11 @@ def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
 
 
 def delimiter_of(open_text: Callable[[], IO[str]], suffix: str) -> str:
-    """Return the delimiter of a table: tab by its ending, else the most frequent of the header."""
+    """Return the delimiter of a table.
+
+    It is the tab by the ending .tsv or .tab, else the one that a first line such as `sep=;` names,
+    else the most frequent one in the header.
+    """
     if suffix in (".tsv", ".tab"):
         return "\t"
     with open_text() as text:
@@ -135,7 +139,7 @@ def csv_rows(
     """Yield the rows of a table with a header; the place of a row is its first line.
 
     Raises:
-        DataError: The table has no header.
+        DataError: The table has no header, or a quote is not closed.
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     dialect = dialect_of(open_text, suffix)
@@ -167,7 +171,7 @@ def _problem(row: list[str], header: list[str], names: list[str]) -> str:
     if len(row) != len(names):
         return f"{len(row)} cells, expected {len(names)} as in the header"
     if row == header:
-        return "the header once more"
+        return "the row repeats the header"
     return "a NUL byte in a cell" if any("\x00" in cell for cell in row) else ""
 
 
@@ -182,7 +186,8 @@ def _note_lines(
 ) -> None:
     """Count a row that spans several lines if most of them look like rows of their own.
 
-    A delimiter with a space after it belongs to a sentence, unless the header has such delimiters.
+    If its long cells hold delimiters, the reason is `JOINED_ROWS`, otherwise `LINES_IN_CELLS`. A
+    delimiter with a space after it belongs to a sentence, unless the header has such delimiters.
     """
     fits = [count == len(row) for count in _cells(lines[:_LINES], delimiter)]
     if not fits[0] or fits.count(False) > len(fits) * _MOST_MISFITS:

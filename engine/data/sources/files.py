@@ -31,7 +31,7 @@ _NEAR = 0.05
 _UNREADABLE_ZIP = (RuntimeError, NotImplementedError)
 """What zipfile raises for archives with a password, and for rare kinds of compression."""
 _FEW = 8
-"""Bytes beyond ASCII from which no encoding can be told."""
+"""Number of bytes beyond ASCII up to which they are too few to tell the encoding."""
 _NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
 _COMPRESSED: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),
@@ -79,7 +79,7 @@ class DataFile:
         return Path(self.name).suffix.lower()
 
     def refuse(self, what: str) -> DataError:
-        """Return the error that the file holds something else."""
+        """Return the error that the file is `what`, such as `a PDF; extract its text first`."""
         return DataError(f"{self.path}: this file is {what}")
 
 
@@ -198,7 +198,10 @@ def _found_encoding(file: DataFile) -> Encoding:
 
 
 def _wide(head: bytes) -> str | None:
-    """Return UTF-16 without a byte-order mark, by the zero bytes of ASCII characters."""
+    """Return the name of UTF-16 if a text without a byte-order mark is in it; None if it is not.
+
+    It is recognized by the zero bytes of ASCII characters.
+    """
     zeros = [head[start:400:2].count(0) for start in (0, 1)]
     half = len(head[:400]) // 2
     if half > 3 and max(zeros) > 0.6 * half and min(zeros) == 0:
@@ -207,7 +210,7 @@ def _wide(head: bytes) -> str | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file are not text, even with some damaged rows."""
+    """Whether the first bytes of a file are no text; a text may have some damaged rows."""
     head = head.rstrip(b"\x00")  # the rest of a file that was not written to its end
     controls = len(head) - len(head.translate(None, _CONTROLS))
     return (
@@ -232,8 +235,8 @@ def _is_utf8(file: DataFile) -> bool:
 def _likely(raw: bytes) -> Encoding | None:
     """Return the most likely encoding of bytes; None if no encoding is likely.
 
-    cp1252 is preferred if it fits about as well as the best one, because most old files use it. A
-    few bytes beyond ASCII are too few to decide by.
+    cp1252 is preferred if it fits about as well as the best one, because most old files use it. It
+    is also returned if the bytes beyond ASCII are too few to decide by.
     """
     from charset_normalizer import from_bytes  # deferred: only few files need it
 

@@ -51,7 +51,9 @@ class FolderFiles:
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:
-    """Return the data files of a split; in a folder without splits all files are `train`.
+    """Return the data files of a split of a folder.
+
+    If no file is named after the split `train`, it consists of the files without a split.
 
     Raises:
         DataError: There are no data files, none of the split, or a link to a missing file.
@@ -102,7 +104,7 @@ def refuse_broken_links(links: list[Path], source: str) -> None:
     if links:
         raise DataError(
             f"{links[0]}: a link to {links[0].readlink()}, which does not exist "
-            f"({len(links)} such in {source}); fetch the file, or remove the link"
+            f"({len(links)} such links in {source}); fetch the file, or remove the link"
         )
 
 

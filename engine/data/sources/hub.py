@@ -31,7 +31,8 @@ def _hub_failure(source: str, split: str, error: Exception) -> DataError:
     hint = "check the id, the network and `hf auth login`, or give a file"
     if isinstance(error, ConnectionError) or "offline" in str(error).lower():
         return SourceUnreachable(
-            f"{what}; the hub cannot be reached; set data.train to a file, or connect and try again"
+            f"{what}; the Hugging Face Hub cannot be reached; set data.train to a file, or connect "
+            "and try again"
         )
     if "split" in str(error).lower():
         hint = "set data.train_split and data.eval_split to existing splits"

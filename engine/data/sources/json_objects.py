@@ -44,6 +44,8 @@ _MANY = 20
 """Number of texts by name from which they are not the columns of one record."""
 
 Form = Callable[[JsonObject, str, Pass], Iterator[Row] | None]
+"""Takes an object, the wanted split and the pass; returns the rows if the object has a certain
+form, otherwise None."""
 
 
 def rows_inside(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]:
@@ -76,17 +78,18 @@ def _refuse_other_things(found: JsonObject) -> None:
     keys = set(found.members)
     if {"cells", "nbformat"} <= keys:
         raise DataError(
-            f"{found.place}: a Jupyter notebook, not data; write its data as JSON lines"
+            f"{found.place}: this file is a Jupyter notebook, not data; write its data as JSON "
+            "lines"
         )
     if keys <= {"error", "message", "status", "documentation_url", "detail"}:
         raise DataError(
-            f"{found.place}: the answer of a server, not data: {str(found.value)[:200]}; download "
-            "the file again"
+            f"{found.place}: this file is the answer of a server, not data: "
+            f"{str(found.value)[:200]}; download the file again"
         )
 
 
 def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the rows of names and lists of values."""
+    """Return the rows of an object with names under `columns` and lists of values under `data`."""
     names, data = found.members.get("columns"), found.members.get("data")
     if not (
         isinstance(names, list) and isinstance(data, list) and set(found.members) <= _PANDAS_SPLIT
@@ -108,7 +111,11 @@ def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]
 
 
 def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the records of a list, by preference of the split or of a usual name."""
+    """Return the records of one list: that of the split, that with a usual name, or the only one.
+
+    Raises:
+        DataError: The split is missing, or several lists could be meant.
+    """
     of_splits = split in found.members and all(_SPLIT.search(key) for key in found.members)
     lists = {
         key: member
@@ -210,7 +217,7 @@ def _inner(found: JsonObject, key: str) -> JsonObject:
 
 
 def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the rows of a list per column.
+    """Return the rows of an object that has a list per column.
 
     Raises:
         DataError: The lists have different lengths.
@@ -226,8 +233,8 @@ def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
             return None
         listed = ", ".join(f"{key} ({len(one)})" for key, one in list(lists.items())[:5])
         raise DataError(
-            f"{found.place}: an object of lists of different lengths: {listed}; write a record per "
-            "line, or lists of equal length as columns"
+            f"{found.place}: the file is an object of lists of different lengths: {listed}; write "
+            "a record per line, or lists of equal length as columns"
         )
     reading.counted("keys", len(found.members), found.place)
     for key in sorted(beside - _OF_FILES):
@@ -250,7 +257,7 @@ def _zipped(lists: Mapping[str, list[Element]], found: JsonObject) -> Iterator[R
 
 
 def _by_key(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the records of values that are objects: by column, by number or by name."""
+    """Return the rows of an object of objects: of columns with cells by row, or of records."""
     if not found.members or not _all_objects(found):
         return None
     outer, inner = list(found.members), _inner_keys(found)
@@ -313,10 +320,10 @@ def _wrapped(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
 
 
 def _refuse_texts_by_name(found: JsonObject) -> None:
-    """Raise if the object has many texts by name, which are no columns.
+    """Raise if the object maps many names to plain values, so that it is not one record.
 
     Raises:
-        DataError: It has.
+        DataError: It does.
     """
     values = found.value.values()
     if len(found.members) > _MANY and all(isinstance(one, str | int | float) for one in values):

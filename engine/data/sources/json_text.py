@@ -77,9 +77,10 @@ def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
 
 
 def _span_lines(text: str, *, goes_on: bool) -> bool:
-    """Whether the lines are JSON values that may span lines; `goes_on`: the last one is incomplete.
+    """Whether the lines are JSON values that may span lines.
 
-    Only the beginning of a file is examined, because the whole file may not fit into memory.
+    Only the beginning of a file is examined, because the whole file may not fit into memory. With
+    `goes_on` the last value may continue behind the text.
     """
     decoder, position = json.JSONDecoder(), 0
     while position < len(text):
@@ -118,7 +119,7 @@ def _line(
             return
         rest = line[end:].lstrip(BLANK + ",;")
         if rest and not (isinstance(value, dict) and rest.startswith("{")):
-            yield BrokenRow(place, f"not valid JSON at column {end + 1}: text behind the value")
+            yield BrokenRow(place, f"not valid JSON at column {end + 1}: text after the value")
             return
         yield from _rows_of_value(value, place, line, decoder.repeated(), reading)
         if not rest:
@@ -172,7 +173,9 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
     if first is None:
         return
     if isinstance(first.value, dict) and set(first.value) >= _OF_LISTINGS:
-        raise DataError(f"{place}: the list of files of a folder, not data; download the files")
+        raise DataError(
+            f"{place}: this file is the list of files of a folder, not data; download the files"
+        )
     if is_message(first.value):
         found = [first, *elements]
         if all(is_message(one.value) for one in found):
@@ -184,7 +187,10 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
 
 
 def _of_one_kind(rows: Iterator[Row]) -> Iterator[Row]:
-    """Yield the rows; a text among objects or an object among texts becomes a broken row."""
+    """Yield the rows; a text among objects or an object among texts becomes a broken row.
+
+    Texts are rows as well if the objects have a column `text`.
+    """
     first = list(islice(rows, _PEEKED))
     objects = [one for one in first if isinstance(one, SourceRecord) and not one.bare]
     if any("text" in one.values for one in objects):

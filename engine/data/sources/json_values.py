@@ -29,7 +29,7 @@ def end_of_blank(text: str, position: int) -> int:
 
 
 class JsonDecoder:
-    """Decodes JSON values, and records a key that occurs twice in an object."""
+    """Decodes JSON values, and records a key that an object has twice with different values."""
 
     def __init__(self) -> None:
         self._repeated = ""
@@ -79,7 +79,7 @@ def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pas
 
 
 def error_text(error: Exception, text: str = "") -> str:
-    """Return the description of a syntax error in a JSON text, with its column in a single line."""
+    """Return the description of a syntax error in a JSON text, with its column in the line."""
     if isinstance(error, RecursionError):
         return _NESTED
     if not isinstance(error, json.JSONDecodeError):

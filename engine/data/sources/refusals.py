@@ -8,7 +8,7 @@ from collections.abc import Sequence
 _WEB_PAGE = "a web page, not the data; download the raw file"
 _PICKLE = "a Python pickle, which is not safe to read; write it as JSON lines"
 _UNPACK = "unpack it and name a file or the folder"
-_TENSORS = "weights of a model, not records; name a data file"
+_TENSORS = "a file of model weights, not of records; name a data file"
 _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a pointer of Git LFS, not the data; run: git lfs pull"),
     (b"/annex/objects/", "a pointer of git-annex, not the data; run: git annex get"),
@@ -86,7 +86,7 @@ def describe_archive(names: Sequence[str], mimetype: str) -> str:
     if any(name.endswith("data.pkl") for name in names):
         return "a file of PyTorch, which is not safe to read; write its records as JSON lines"
     if names and all(name.endswith(".npy") for name in names):
-        return "NumPy arrays; write their texts as JSON lines"
+        return "an archive of NumPy arrays; write their texts as JSON lines"
     return ""
 
 

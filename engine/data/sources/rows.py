@@ -76,7 +76,7 @@ class Pass:
             self.findings.counted(unit, count)
 
     def good(self, rows: Iterator[Row], source: str) -> Iterator[SourceRecord]:
-        """Yield the readable rows that are not skipped, and count the others.
+        """Yield the rows that can be read and are not skipped; count those that cannot be read.
 
         Raises:
             DataError: No row can be read.
@@ -159,5 +159,5 @@ def _without_nulls(value: Any) -> Any:
 
 
 def one_line(error: Exception) -> str:
-    """Return the text of an error on one line."""
+    """Return the text of an error on one line, at most 300 characters."""
     return " ".join(str(error).split())[:300]

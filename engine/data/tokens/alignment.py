@@ -45,7 +45,7 @@ class Aligner:
         self._fast = _converted(tokenizer)
 
     def offsets(self, text: str, ids: list[int], edges: Sequence[int]) -> list[_Span] | None:
-        """Return (start, end) of the characters of each token; None if an edge has no exact place.
+        """Return (start, end) of the characters of each token; None if they cannot be exact.
 
         Several tokens between two edges may all have the characters of the whole stretch between
         them.
@@ -128,7 +128,10 @@ class Aligner:
         return found
 
     def _around(self, text: str, body: list[int], edge: int) -> dict[int, int] | None:
-        """Return {position: number of tokens before it} for an edge or both ends of its token."""
+        """Return {position: number of tokens before it} for an edge or both ends of its token.
+
+        None if neither is found within `FARTHEST` characters.
+        """
         exact = self._tokens_before(text, body, edge)
         if exact is not None:
             return {edge: exact}

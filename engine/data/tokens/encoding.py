@@ -37,7 +37,7 @@ class PlacedText:
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tokenized text with exactly one BOS; it is not truncated."""
+    """A tokenized text; it is not truncated, and has no two BOS at its beginning."""
 
     ids: list[int]
     offsets: Offsets | None
@@ -153,7 +153,7 @@ def _with_white_space(text: str, begin: Numbers, end: Numbers) -> Numbers:
 
 
 def whole_tokens(text: str, offsets: Offsets, kept: int, marks: Sequence[str]) -> int:
-    """Return how many tokens of a truncated text to keep, so that no character or token is cut.
+    """Return how many tokens of a truncated text to keep, so that no character or mark is cut.
 
     Args:
         text: The text.

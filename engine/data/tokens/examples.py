@@ -139,7 +139,7 @@ class TokenizedText:
     """The result of tokenizing one text."""
 
     example: TextExample | None
-    """The tokenized text; None if it has no target."""
+    """The tokenized text; None if it has no target, or if its targets are not known."""
     cut: bool
     """Whether the text was truncated."""
     unplaced: bool = False

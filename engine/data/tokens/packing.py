@@ -21,9 +21,10 @@ def pack_examples(examples: Sequence[TextExample], max_length: int) -> list[Pack
 
 
 def best_fit(lengths: Sequence[int], capacity: int) -> list[list[int]]:
-    """Return the indices of each row by best-fit decreasing; equal lengths keep their order.
+    """Return the indices of the documents in each row, placed by best-fit decreasing.
 
-    The longest documents come first; each goes into the fullest row that still has room for it.
+    The longest documents come first, equal lengths in their order; each goes into the fullest row
+    that still has room for it.
 
     Args:
         lengths: Tokens per document, none above `capacity`.

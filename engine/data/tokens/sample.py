@@ -19,9 +19,9 @@ from .examples import (
 )
 
 MOST_RECORDS = 20
-"""Records in the sample of a run."""
+"""Most records in the sample of a run."""
 MOST_CHARACTERS = 8_000
-"""Characters of one text in the sample of a run."""
+"""Most characters of one text in the sample of a run."""
 
 Learn = Callable[[Record, Findings], list[Example]]
 """Tokenizes one record."""

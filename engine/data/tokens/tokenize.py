@@ -167,7 +167,7 @@ def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
     for record, text in zip(records, _texts(records, reading), strict=True):
         place = place_of(record)
         note(CUT, place, count=text.cut)
-        detail = "" if text.cut or text.unplaced else "it has no text to learn"
+        detail = "" if text.cut or text.unplaced else "the record has no text to learn"
         note(NO_OFFSETS if text.unplaced else NO_TARGET, place, detail, text.example is None)
         if text.example is not None:
             yield text.example

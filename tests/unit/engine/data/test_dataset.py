@@ -274,7 +274,9 @@ def test_streamed_data_are_not_read_at_the_start(rows, load):
     source = rows([{"text": "x"}], "later.jsonl")
     (sets := load({"train": source, "streaming": True, "eval_fraction": 0}))
     assert (sets.train, sets.per_epoch) == ([], None)
-    assert sets.facts["train records"] == "streamed from later.jsonl, 1,000 shuffled at a time"
+    assert (
+        sets.facts["train records"] == "streamed from later.jsonl, 1,000 records shuffled at a time"
+    )
 
 
 @pytest.fixture

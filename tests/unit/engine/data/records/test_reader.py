@@ -213,9 +213,9 @@ def test_whole_conversations_beside_messages_stay_as_they_are():
 
 def test_a_conversation_that_ends_with_another_answer_is_refused():
     row = {"messages": [ASKED, GOOD], "chosen": "other", "rejected": "b"}
-    with pytest.raises(DataError, match=r"d\.jsonl:1: .*not among its completions"):
+    with pytest.raises(DataError, match=r"d\.jsonl:1: .*none of the completions of the row"):
         read("dpo", row)
-    with pytest.raises(DataError, match=r"d\.jsonl:1: .*without a turn of the assistant"):
+    with pytest.raises(DataError, match=r"d\.jsonl:1: .*does not end with a turn of the assistant"):
         read("kto", {"messages": [ASKED], "label": True})
 
 

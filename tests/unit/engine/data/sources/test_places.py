@@ -92,7 +92,7 @@ def test_a_pattern_reads_the_files_that_match(
     assert texts("d/*.jsonl") == ["a", "b"]
     assert texts("d/**/*.jsonl") == ["a", "b", "d"]
     assert texts(f"{tmp_path}/d/[ac].*") == ["a", "c"]
-    with pytest.raises(DataError, match="no file has a name of this pattern"):
+    with pytest.raises(DataError, match="no file matches this pattern"):
         texts("d/*.parquet")
 
 

@@ -65,7 +65,7 @@ def test_a_table_that_was_appended_to_another_has_no_header_inside(tmp_path: Pat
     rows, findings = read(tmp_path, "\ufeffq,a\n1,x\n\ufeffq,a\n2,y\n")
     assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]
     (found,) = findings
-    assert (found.reason, found.detail) == (reasons.BROKEN_ROWS, "the header once more")
+    assert (found.reason, found.detail) == (reasons.BROKEN_ROWS, "the row repeats the header")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])

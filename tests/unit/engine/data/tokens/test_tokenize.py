@@ -239,6 +239,6 @@ def test_a_record_without_an_answer_says_that_nothing_was_cut(tokenizer):
         result = tokenize(records, tokenizer, completion_only=completion_only)
         assert [example.id for example in result.examples] == ["fine"]
         (found,) = (one for one in result.findings if one.reason is NO_TARGET)
-        assert (found.count, found.detail) == (1, "it has no text to learn")
+        assert (found.count, found.detail) == (1, "the record has no text to learn")
     cut = tokenize([CompletionRecord("a", "p" * 30, "answer")], tokenizer, max_length=16)
     assert [one.detail for one in cut.findings if one.reason is NO_TARGET] == [""]
