@@ -11,6 +11,9 @@ from msgspec import inspect
 from .sections.base import Section
 
 FAMILIAR = {
+    "adam_beta1": "train.betas",
+    "adam_beta2": "train.betas",
+    "adam_epsilon": "train.epsilon",
     "attn_implementation": "model.attention",
     "base_model": "model.id",
     "batch_size": "train.batch",
@@ -19,6 +22,7 @@ FAMILIAR = {
     "dtype": "model.precision",
     "eval_dataset": "data.eval",
     "eval_steps": "eval.every",
+    "evals_per_epoch": "eval.per_epoch",
     "fp16": "model.precision",
     "gradient_accumulation_steps": "train.accumulate",
     "gradient_checkpointing": "train.activation_checkpointing",
@@ -42,6 +46,7 @@ FAMILIAR = {
     "rank": "adapter.r",
     "save_steps": "checkpoint.every",
     "save_total_limit": "checkpoint.keep",
+    "saves_per_epoch": "checkpoint.per_epoch",
     "sequence_len": "data.max_length",
     "target_modules": "adapter.targets",
     "tau": "contrastive.temperature",

@@ -17,6 +17,7 @@ from .sections.base import (
     CountOrZero,
     Dropout,
     Fraction,
+    Momentum,
     NonNegative,
     Positive,
     Seed,
@@ -36,6 +37,10 @@ LabelMeaning = Literal["auto", "class", "score", "match", "answer"]
 Label = bool | int | float | str
 
 
+Column = str | list[str] | None
+"""A column, a text with columns, texts of which the first filled one is used, or none."""
+
+
 class DataSource(Section, frozen=True, kw_only=True):
     """One source of a training mix."""
 
@@ -46,7 +51,7 @@ class DataSource(Section, frozen=True, kw_only=True):
     all sources or for none; without weights every record is used once per epoch."""
     split: str | None = None
     """Split of a folder or Hub dataset; null: as `data.train_split`."""
-    columns: dict[str, str | None] | None = None
+    columns: dict[str, Column] | None = None
     """Columns of this source by field; null: as `data.columns`."""
     roles: dict[str, str] | None = None
     """Roles of this source by their names; null: as `data.roles`."""
@@ -82,11 +87,11 @@ class DataConfig(Section, frozen=True, kw_only=True):
     text: TextUnit = "line"
     """What becomes a record of a plain text file: every line, every paragraph (paragraphs are
     separated by blank lines), or the file as a whole."""
-    columns: dict[str, str | None] = {}
+    columns: dict[str, Column] = {}
     """Columns of the data by field, such as `{prompt: query, completion: reply}`, or a text such as
     `{prompt: "{instruction} {input}"}`. `answers.text.0` is a value inside the column `answers`;
-    `{NAME: null}` says that a column is not to be used. With format: messages, prompt and
-    completion are the turns of a conversation."""
+    `{NAME: null}` says that a column is not to be used; of a list of texts the first one is used
+    whose columns are all filled. With format: messages, prompt and completion are turns."""
     roles: dict[str, str] = {}
     """Roles of conversations by their names in the data, such as `{narrator: user}`. `{NAME: NAME}`
     keeps a role that the chat template has; `*` stands for all other roles."""
@@ -331,6 +336,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Optimizer; lamb needs the package pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
     """Weight decay of the optimizer."""
+    betas: tuple[Momentum, Momentum] | None = None
+    """Decay of the averages of the gradient and of its square (AdamW; LAMB and Lion too), such as
+    `[0.9, 0.95]`; null: as usual for the optimizer."""
+    epsilon: Positive | None = None
+    """What AdamW and LAMB add to the divisor of an update; null: as usual for the optimizer."""
     clip: NonNegative = 1.0
     """Largest gradient norm; larger gradients are scaled down to it; 0 is off."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
@@ -388,6 +398,8 @@ class EvalConfig(Section, frozen=True, kw_only=True):
 
     every: CountOrZero = 0
     """Steps between evaluations; 0: only on request and at the end."""
+    per_epoch: Positive | None = None
+    """Evaluations per epoch, such as 4, instead of `every`; null: as `every` says."""
     at_start: bool = False
     """Evaluate before the first step."""
     batch: Count | None = None
@@ -397,12 +409,19 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     sample_tokens: Count = 48
     """Tokens generated per prompt."""
 
+    @property
+    def recurs(self) -> bool:
+        """Whether evaluations are scheduled during training."""
+        return bool(self.every or self.per_epoch)
+
 
 class CheckpointConfig(Section, frozen=True, kw_only=True):
     """When checkpoints are written and how many are kept."""
 
     every: CountOrZero = 50
     """Steps between checkpoints; 0: only on request and at the end."""
+    per_epoch: Positive | None = None
+    """Checkpoints per epoch, such as 2, instead of `every`; null: as `every` says."""
     keep: Count = 3
     """Number of newest checkpoints kept; pinned checkpoints and rollback targets in use are kept as
     well."""
@@ -411,6 +430,11 @@ class CheckpointConfig(Section, frozen=True, kw_only=True):
     it; null keeps the checkpoint with the lowest evaluation loss among those written anyway."""
     at_start: bool = True
     """Write a checkpoint before the first step, so that a rollback is always possible."""
+
+    @property
+    def recurs(self) -> bool:
+        """Whether checkpoints are scheduled during training."""
+        return bool(self.every or self.per_epoch)
 
 
 class GuardConfig(Section, frozen=True, kw_only=True):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
 
 from ..errors import ConfigError
 from .schema import RunConfig
@@ -47,6 +50,16 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
         warmup_steps=warmup_steps(train.warmup, steps),
         samples_per_step=samples_per_step,
     )
+
+
+def in_steps(config: RunConfig, plan: StepPlan) -> RunConfig:
+    """Return the configuration with the intervals given per epoch turned into steps."""
+    replaced: dict[str, Any] = {
+        name: replace(section, every=max(1, round(plan.steps_per_epoch / section.per_epoch)))
+        for name, section in (("eval", config.eval), ("checkpoint", config.checkpoint))
+        if section.per_epoch is not None
+    }
+    return replace(config, **replaced)
 
 
 def warmup_steps(warmup: float, steps: int) -> int:

@@ -14,7 +14,7 @@ from ..config.load import read_resolved
 from ..config.memory.contrastive_candidates import candidate_facts, hard_negatives_used
 from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
-from ..config.step_plan import StepPlan, plan_steps
+from ..config.step_plan import StepPlan, in_steps, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
 from ..data.batches.batch_source import Batch, Batches, BatchSource, InMemoryBatches
 from ..data.batches.collate import (
@@ -185,7 +185,7 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     if place.rank == 0:
         keep_sample(start.run, examples)
     plan = plan_steps(config, examples.per_epoch, place.world_size)
-    return Setup(config, place, agreement, loaded, examples, plan)
+    return Setup(in_steps(config, plan), place, agreement, loaded, examples, plan)
 
 
 def begin_with_inputs(

@@ -68,7 +68,7 @@ def _check_eval(config: RunConfig) -> Iterator[Problem]:
     data = config.data
     if data.eval is None and data.eval_fraction == 1:
         yield Problem("data.eval_fraction", "got 1, which leaves nothing to train on; lower it")
-    wanted = config.eval.every or config.eval.at_start
+    wanted = config.eval.recurs or config.eval.at_start
     if data.eval is None and data.eval_fraction == 0 and wanted:
         yield Problem(
             "eval.every",
@@ -216,6 +216,8 @@ def _check_columns(config: RunConfig) -> Iterator[Problem]:
 def _check_meanings(data: DataConfig, task: str, path: str) -> Iterator[Problem]:
     """Yield settings of columns and labels that are unknown or that the task does not use."""
     for field, column in data.columns.items():
+        if column == []:
+            yield Problem(f"{path}.columns", f"{field} has an empty list; name a column, or null")
         if column is not None and field not in FIELDS:
             close = difflib.get_close_matches(field, FIELDS, n=1)
             hint = f"; did you mean {close[0]}?" if close else ""

@@ -231,7 +231,7 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 key, f"got {metric}, which this run does not measure; choose {', '.join(known)}"
             )
-        elif not config.eval.every:
+        elif not config.eval.recurs:
             yield Problem(
                 key,
                 f"got {metric}, which needs evaluations during training, but eval.every is 0; set "

@@ -26,6 +26,30 @@ def _check_length(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_intervals(config: RunConfig) -> Iterator[Problem]:
+    if not config.data.streaming:
+        return
+    for section in ("eval", "checkpoint"):
+        per_epoch = getattr(config, section).per_epoch
+        if per_epoch is not None:
+            yield Problem(
+                f"{section}.per_epoch",
+                f"got {per_epoch:g}, but the length of an epoch is unknown with data.streaming; "
+                f"set {section}.every",
+            )
+
+
+def _check_moments(config: RunConfig) -> Iterator[Problem]:
+    train = config.train
+    kinds = {"train.betas": ("adamw", "lamb", "lion"), "train.epsilon": ("adamw", "lamb")}
+    for key, value in (("train.betas", train.betas), ("train.epsilon", train.epsilon)):
+        if value is not None and not any(kind in train.optimizer for kind in kinds[key]):
+            yield Problem(
+                key,
+                f"got {value}, which train.optimizer: {train.optimizer} does not have; remove it",
+            )
+
+
 def _check_start(config: RunConfig) -> Iterator[Problem]:
     if config.adapter.merge_first and config.adapter.start is None:
         yield Problem(
@@ -218,7 +242,7 @@ def _check_balance(config: RunConfig) -> Iterator[Problem]:
 
 def _check_rollback(config: RunConfig) -> Iterator[Problem]:
     checkpoint = config.checkpoint
-    if config.guard.nonfinite == "rollback" and not (checkpoint.every or checkpoint.at_start):
+    if config.guard.nonfinite == "rollback" and not (checkpoint.recurs or checkpoint.at_start):
         yield Problem(
             "guard.nonfinite",
             "got rollback, which needs a checkpoint to return to; set checkpoint.every or "
@@ -259,6 +283,8 @@ def _check_fast(config: RunConfig) -> Iterator[Problem]:
 
 TRAINING = (
     _check_length,
+    _check_intervals,
+    _check_moments,
     _check_targets,
     _check_start,
     _check_init,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...config.schema import Column
 from ...errors import DataError
 from ..sources import SourceRecord
 from ..sources.rows import is_message
@@ -36,11 +37,12 @@ class PreparedRow:
     """The columns as stored, without those that `data.columns` leaves unused."""
 
 
-def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
+def mapped(row: SourceRecord, columns: Mapping[str, Column]) -> PreparedRow:
     """Return a row with columns renamed, combined or left out as `data.columns` says.
 
     Several columns are combined by a text such as `"{a} {b}"`, null leaves a column out, and a name
-    such as `answers.text.0` stands for a value inside a column.
+    such as `answers.text.0` stands for a value inside a column. Of a list of them the first one is
+    used whose columns are all filled, or the last one if there is none.
 
     Raises:
         MissingColumn: The row lacks a column.
@@ -51,7 +53,10 @@ def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
         if column is None:
             used.add(field)
             continue
-        names = [column] if column in row.values else _COLUMN.findall(column) or [column]
+        if isinstance(column, list):
+            used.update(name for one in column for name in _names(row, one) if name in row.values)
+            column = next((one for one in column if _filled(row, one)), column[-1])
+        names = _names(row, column)
         inner = {name: _inside(row.values, name) for name in names}
         for name, value in inner.items():
             if value is _ABSENT:
@@ -70,6 +75,20 @@ def mapped(row: SourceRecord, columns: Mapping[str, str | None]) -> PreparedRow:
     unused = {name for name, column in columns.items() if column is None}
     stored = {name: value for name, value in row.values.items() if name not in unused}
     return PreparedRow(kept | found, row.place, replaced=replaced, stored=stored)
+
+
+def _names(row: SourceRecord, column: str) -> list[str]:
+    """Return the columns that a name or a text with columns stands for."""
+    return [column] if column in row.values else _COLUMN.findall(column) or [column]
+
+
+def _filled(row: SourceRecord, column: str) -> bool:
+    """Whether the row has a value other than null and blank text for each column of a text."""
+    found = [_inside(row.values, name) for name in _names(row, column)]
+    return not any(
+        value is _ABSENT or value is None or (isinstance(value, str) and not value.strip())
+        for value in found
+    )
 
 
 def _inside(values: Mapping[str, Any], name: str) -> Any:

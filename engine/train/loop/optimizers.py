@@ -37,6 +37,7 @@ class OwnOptimizer:
         if trainer.optimizer is None:
             trained = model if model is not None else trainer.model
             kind, options = _kind(trainer, self.recipe.optimizer)
+            options |= moments(self.recipe)
             decayed = set(trainer.get_decay_parameter_names(trained))
             trainer.optimizer = kind(parameter_groups(trained, self.recipe, decayed), **options)
         return trainer.optimizer
@@ -72,6 +73,12 @@ def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
     from pytorch_optimizer import Lamb
 
     return Lamb, {"lr": trainer.args.learning_rate}
+
+
+def moments(recipe: TrainConfig) -> dict[str, Any]:
+    """Return the configured betas and epsilon as arguments of the optimizer."""
+    given = {"betas": recipe.betas, "eps": recipe.epsilon}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def rate_of(lr: float, ratio: float) -> dict[str, float]:

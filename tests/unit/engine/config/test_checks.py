@@ -109,6 +109,15 @@ def test_sound_configurations_pass(changes):
         (({"contrastive": {"kind": "cosent"}},), "contrastive.kind", "simctg"),
         ((STREAMED, {"data": {"dedup": "exact"}}), "data.dedup", "streaming: false"),
         (
+            (STREAMED, {"eval": {"per_epoch": 2}, "data": {"eval": "a/b"}}),
+            "eval.per_epoch",
+            "every",
+        ),
+        ((STREAMED, {"checkpoint": {"per_epoch": 1}}), "checkpoint.per_epoch", "every"),
+        (({"train": {"betas": [0.9, 0.95], "optimizer": "sgd"}},), "train.betas", "sgd"),
+        (({"train": {"epsilon": 1e-6, "optimizer": "lion"}},), "train.epsilon", "lion"),
+        (({"data": {"columns": {"prompt": []}}},), "data.columns", "empty list"),
+        (
             (COSENT, {"train": {"batch": 1, "accumulate": 1}}),
             "train.batch",
             "kind: cosine, which needs no other pairs",

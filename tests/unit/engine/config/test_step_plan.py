@@ -3,12 +3,14 @@ from __future__ import annotations
 import pytest
 
 from fttui.engine.config.schema import (
+    CheckpointConfig,
     DataConfig,
+    EvalConfig,
     ModelConfig,
     RunConfig,
     TrainConfig,
 )
-from fttui.engine.config.step_plan import is_due, plan_steps, warmup_steps
+from fttui.engine.config.step_plan import in_steps, is_due, plan_steps, warmup_steps
 from fttui.engine.errors import ConfigError
 
 
@@ -55,3 +57,16 @@ def test_too_few_records_name_the_numbers():
         ConfigError, match=r"takes 64 records .*batch 4 .*accumulate 8.* 2 dev.*only 63"
     ):
         plan_steps(config(train=TrainConfig(steps=1, batch=4, accumulate=8)), 63, 2)
+
+
+def test_intervals_per_epoch_become_steps():
+    wanted = config(
+        train=TrainConfig(epochs=3, batch=2, accumulate=4),
+        eval=EvalConfig(per_epoch=4),
+        checkpoint=CheckpointConfig(per_epoch=0.5),
+    )
+    found = in_steps(wanted, plan_steps(wanted, 330, 2))
+    assert (found.eval.every, found.checkpoint.every) == (round(82 / 4 / 4), 41)
+    often = in_steps(config(eval=EvalConfig(per_epoch=1e6)), plan_steps(wanted, 330, 2))
+    assert often.eval.every == 1
+    assert often.checkpoint.every == CheckpointConfig().every

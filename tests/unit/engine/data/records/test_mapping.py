@@ -63,6 +63,22 @@ def test_a_missing_column_is_named():
         read({"fragen": "q"}, "sft", columns={"text": "frage"})
 
 
+@pytest.mark.parametrize(
+    ("row", "prompt"),
+    [
+        ({"ask": "q", "more": "m"}, "q with m"),
+        ({"ask": "q", "more": " "}, "only q"),
+        ({"ask": "q", "more": None}, "only q"),
+        ({"ask": "q"}, "only q"),
+        ({"ask": "", "more": ""}, "only "),
+    ],
+)
+def test_the_first_text_with_all_its_columns_is_used(row, prompt):
+    columns = {"prompt": ["{ask} with {more}", "only {ask}"], "completion": "said"}
+    (record,) = read({**row, "said": "a"}, "sft", columns=columns)
+    assert (record.prompt, record.completion) == (prompt, "a")
+
+
 def test_columns_can_be_left_unused():
     row = {"messages": [ASKED, GOOD], "images": ["x"]}
     assert len(read(row, "sft", columns={"images": None})) == 1

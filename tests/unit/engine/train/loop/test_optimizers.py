@@ -9,11 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import TrainingArguments, get_scheduler
+from transformers import Trainer, TrainingArguments, get_scheduler
 
 from fttui.engine.config.schema import LrRatios, RunConfig, TrainConfig
 from fttui.engine.config.step_plan import StepPlan
-from fttui.engine.train.loop.optimizers import one_cycle, parameter_groups, set_lr
+from fttui.engine.train.loop.optimizers import (
+    OwnOptimizer,
+    moments,
+    one_cycle,
+    parameter_groups,
+    set_lr,
+)
 from fttui.engine.train.patches import on_one_device
 from fttui.engine.train.trainers.arguments import trainer_arguments
 
@@ -91,3 +97,19 @@ def test_a_process_uses_one_device_of_those_it_sees(tmp_path: Path) -> None:
     assert str(arguments.device) == "cpu"
     arguments._n_gpu = 4
     assert on_one_device(arguments).n_gpu == 1
+
+
+def test_betas_and_epsilon_reach_the_optimizer() -> None:
+    class Made(OwnOptimizer):
+        recipe = TrainConfig(steps=1, betas=(0.8, 0.95), epsilon=1e-6)
+        args = TrainingArguments(use_cpu=True)
+        optimizer: Any = None
+        model = _Adapter()
+        get_optimizer_cls_and_kwargs = staticmethod(Trainer.get_optimizer_cls_and_kwargs)
+
+        def get_decay_parameter_names(self, model: Any) -> list[str]:
+            return []
+
+    (group, *_) = Made().create_optimizer().param_groups
+    assert (group["betas"], group["eps"]) == ((0.8, 0.95), 1e-6)
+    assert moments(TrainConfig(steps=1)) == {}
