@@ -15,6 +15,7 @@ import yaml
 from ..errors import ConfigError
 from .checks import Problem, check_config, files_of_pattern, is_pattern, require
 from .earlier import read_as_before
+from .foreign.reading import hint_of
 from .messages import (
     describe_type,
     describe_value,
@@ -56,6 +57,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     source = read_config(path)
     builder = _Builder(str(path))
     tree = builder.parse(source)
+    if hint := hint_of(path, tree.plain()):
+        raise ConfigError(hint)
     for override in overrides:
         tree = builder.override(tree, override)
     tree = _without_rivals(tree, overrides)
@@ -64,6 +67,18 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     config = _with_absolute_paths(config, path.parent)
     config = _with_ids(config, path.parent, builder.places)
     return LoadedConfig(config, source, dump_config(config), builder.places)
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """Return the key path and the value of a text such as `train.lr=1e-4`.
+
+    Raises:
+        ConfigError: It is no such text.
+    """
+    path, equals, text = override.partition("=")
+    if not equals or not all(path.strip().split(".")):
+        raise ConfigError(f"--set {override}: expected KEY=VALUE, such as --set train.lr=1e-4")
+    return path.strip(), _override_value(text.strip(), f"--set {override}").plain()
 
 
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -70,27 +70,59 @@ def _check(options: argparse.Namespace) -> int:
         return 0
     if options.config is None:
         raise ConfigError("no configuration given; use: fttui check CONFIG, or --schema")
+    return check_configuration(
+        options.config,
+        options.overrides,
+        runs_dir=options.runs_dir,
+        free_bytes=options.free,
+        show=options.show,
+        tokens=options.tokens,
+    )
+
+
+def check_configuration(
+    path: Path,
+    overrides: Sequence[str] = (),
+    *,
+    runs_dir: str | None = None,
+    free_bytes: int | None = None,
+    show: int = 0,
+    tokens: bool = False,
+) -> int:
+    """Check a configuration, its memory and its data, and print what is found; return 0.
+
+    Args:
+        path: the configuration file.
+        overrides: `key=value` texts.
+        runs_dir: folder with the runs, for an adapter of a run.
+        free_bytes: free memory of an assumed GPU; None looks at this machine.
+        show: number of records of each training source to print.
+        tokens: whether to print every token of them.
+
+    Raises:
+        FttuiError: the run could not start as configured.
+    """
     require_training_packages("fttui check")
     from fttui.engine.config.checks import check_hardware, check_sources, require
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards
 
-    if options.runs_dir is not None:
-        require_runs_folder(runs_root(options.runs_dir))
-    loaded = load_config(options.config, options.overrides)
+    if runs_dir is not None:
+        require_runs_folder(runs_root(runs_dir))
+    loaded = load_config(path, overrides)
     hardware = probe_hardware()
-    if options.free is not None:
-        hardware = with_cards(hardware, loaded.config.train.devices, options.free)
-    require(check_hardware(loaded.config, hardware), loaded.places, str(options.config))
-    loaded = with_start_adapter(loaded, options.runs_dir, str(options.config), say)
-    say(f"{options.config}: valid; {loaded.config.task} on {loaded.config.model.id}")
+    if free_bytes is not None:
+        hardware = with_cards(hardware, loaded.config.train.devices, free_bytes)
+    require(check_hardware(loaded.config, hardware), loaded.places, str(path))
+    loaded = with_start_adapter(loaded, runs_dir, str(path), say)
+    say(f"{path}: valid; {loaded.config.task} on {loaded.config.model.id}")
     missing = check_sources(loaded.config)
     for problem in missing:
         say(f"warning: not found yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded, hardware)):
         say(line)  # the estimate is printed before a model that does not fit is refused
     if not missing:
-        look_into_data(loaded.resolved, options.show, tokens=options.tokens)
+        look_into_data(loaded.resolved, show, tokens=tokens)
     return 0
 
 

@@ -18,6 +18,7 @@ from . import (
     doctor,
     execute,
     export,
+    import_config,
     ls,
     run,
 )
@@ -84,6 +85,7 @@ def build_parser() -> argparse.ArgumentParser:
         export,
         check,
         data,
+        import_config,
         lr_find,
         profile,
         doctor,

@@ -1,0 +1,1 @@
+"""Configurations of other training tools, read as configurations of fttui."""

@@ -1,0 +1,377 @@
+"""Read a configuration of axolotl."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .adapters import listed, read_attention, read_lora, read_modules_to_save
+from .axolotl_data import read_datasets
+from .draft import Draft, Imported, number, truth
+from .trainer_keys import (
+    TrainerDefaults,
+    leave_out_evaluations,
+    read_groups,
+    read_rest,
+    read_trainer,
+)
+
+TOOL = "axolotl"
+DEFAULTS = TrainerDefaults(
+    tool=TOOL,
+    lr=2e-4,
+    schedule="cosine",
+    warmup=0.03,
+    epochs=1.0,
+    batch=1,
+    optimizer="adamw_torch_fused",
+    epochs_key="num_epochs",
+    batch_key="micro_batch_size",
+    optimizer_key="optimizer",
+    schedule_key="lr_scheduler",
+)
+_SPEED = "a kernel: faster, the same up to rounding"
+_LOADING = "how the model or tokenizer is loaded; transformers decides by the model"
+_TRACKING = "what is logged; every step is"
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            *(
+                "plugins",
+                "liger_rope",
+                "liger_rms_norm",
+                "liger_glu_activation",
+                "liger_layer_norm",
+            ),
+            *("liger_fused_linear_cross_entropy", "liger_cross_entropy", "liger_rms_norm_gated"),
+            *("cut_cross_entropy", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"),
+            *("lora_embedding_kernel", "unsloth_lora_mlp", "use_kernels", "use_scattermoe"),
+            *(
+                "use_sonicmoe",
+                "experts_implementation",
+                "flash_attn_cross_entropy",
+                "fused_attn_kernel",
+            ),
+            *("flash_attn_rms_norm", "flash_attn_fuse_mlp", "flash_attn_fuse_qkv", "flash_optimum"),
+            *("flex_attn_compile_kwargs", "gemma4_hybrid_attn_impl", "torch_compile", "tiled_mlp"),
+            *("torch_compile_mode", "sdp_attention", "xformers_attention", "sage_attention"),
+            *("flex_attention", "s2_attention", "use_glm_dsa_kernels", "use_dsv4_kernels"),
+        ),
+        _SPEED,
+    ),
+    **dict.fromkeys(
+        (
+            *(
+                "model_type",
+                "tokenizer_type",
+                "tokenizer_use_fast",
+                "tokenizer_legacy",
+                "device_map",
+            ),
+            *("is_llama_derived_model", "is_mistral_derived_model", "is_falcon_derived_model"),
+            *("tokenizer_use_mistral_common", "low_cpu_mem_usage", "cls_model_config", "strict"),
+            *(
+                "hf_use_auth_token",
+                "base_model_ignore_patterns",
+                "experimental_skip_move_to_device",
+            ),
+            *("resize_token_embeddings_to_32x", "shrink_embeddings", "lora_fan_in_fan_out"),
+            *("dataset_prepared_path", "dataset_processes", "dataset_keep_in_memory", "test_value"),
+            *("shuffle_merged_datasets", "pad_to_sequence_len", "eval_sample_packing"),
+            *("sample_packing_group_size", "sample_packing_bin_size", "min_sample_len", "ddp"),
+            *("sample_packing_eff_est", "total_num_tokens", "bf16_full", "bfloat16_full"),
+            *("streaming_multipack_buffer_size", "float32", "llama4_linearized_experts"),
+        ),
+        _LOADING,
+    ),
+    **dict.fromkeys(
+        (
+            *("wandb_project", "wandb_entity", "wandb_watch", "wandb_name", "wandb_run_id"),
+            *("wandb_log_model", "wandb_mode", "use_wandb", "use_mlflow", "mlflow_tracking_uri"),
+            *("mlflow_experiment_name", "mlflow_run_name", "hf_mlflow_log_artifacts", "use_comet"),
+            *(
+                "comet_project_name",
+                "use_tensorboard",
+                "use_swanlab",
+                "swanlab_project",
+                "swanlab_mode",
+            ),
+            *("swanlab_experiment_name", "swanlab_description", "swanlab_log_completions"),
+            *(
+                "swanlab_completion_log_interval",
+                "swanlab_completion_max_buffer",
+                "swanlab_workspace",
+            ),
+            *("swanlab_log_model", "use_otel_metrics", "otel_metrics_host", "otel_metrics_port"),
+            *("use_trackio", "loss_watchdog_threshold", "loss_watchdog_patience", "profiler_steps"),
+            *("eval_table_size", "eval_max_new_tokens", "eval_causal_lm_metrics", "do_bench_eval"),
+            *("do_causal_lm_eval", "gc_steps", "unsloth_cross_entropy_loss", "use_ray"),
+            *("ray_num_workers", "ray_run_name", "resources_per_worker"),
+        ),
+        _TRACKING,
+    ),
+}
+REFUSED = {
+    "processor_type": "images, audio and video are not trained on",
+    "reward_model": "reward models are not trained",
+    "process_reward_model": "reward models are not trained",
+    "num_labels": "classifiers are not trained",
+    "qat": "training with simulated quantization is not there",
+    "relora": "ReLoRA is not there",
+    "relora_steps": "ReLoRA is not there",
+    "jagged_restart_steps": "restarts of the schedule are not there",
+    "gptq": "a GPTQ base is not trained",
+    "lisa_n_layers": "LISA is not there",
+    "lora_target_parameters": "experts that are one tensor get no adapters",
+    "llmcompressor": "sparse training is not there",
+    "peft_layers_to_transform": "name the layers in adapter.targets as a regular expression",
+    "loraplus_lr_group": "groups of learning rates beside LoRA+ are not there",
+    "context_parallel_size": "a sequence is not split over devices",
+    "sequence_parallel_degree": "a sequence is not split over devices",
+    "tensor_parallel_size": "a model is not split over devices",
+    "expert_parallel_size": "a model is not split over devices",
+    "dp_shard_size": "a model is not split over devices",
+    "ebft": "energy-based training is not there",
+    "diffusion": "diffusion language models are not trained",
+    "fp8": "training in FP8 is not there",
+    "reinit_weights": "a model from random weights is not trained",
+    "use_eaft": "the loss EAFT is not there",
+    "use_onebitllms": "one-bit models are not trained",
+    "trl": "online reinforcement learning is not there",
+    "curriculum_sampling": "records are drawn at random",
+}
+_ATTENTION = {
+    "flash_attention_2": "flash_attention_2",
+    "flash_attention_3": "flash_attention_2",
+    "sdpa": "sdpa",
+    "eager": "eager",
+}
+_LOSSES = {"dpo": "sigmoid", "ipo": "ipo"}
+
+
+def read_axolotl(given: Mapping[str, Any]) -> Imported:
+    """Read a configuration of axolotl, key by key."""
+    draft = Draft(given)
+    draft.same("base_model", "model.id", str(draft.get("base_model", "")))
+    _read_model(draft)
+    _read_adapter(draft)
+    _read_preference(draft)
+    read_datasets(draft)
+    _read_sizes(draft)
+    read_groups(draft, _refused(draft), WITHOUT_EFFECT)
+    read_trainer(draft, DEFAULTS)
+    _read_intervals(draft)
+    read_rest(draft)
+    return Imported(TOOL, tuple(draft.rows), draft.values, draft.notes)
+
+
+def _refused(draft: Draft) -> dict[str, str]:
+    """Return the refusals, without degrees of parallelism that are 1."""
+    split = ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size",
+             "expert_parallel_size", "dp_shard_size")  # fmt: skip
+    single = {key for key in split if draft.get(key) == 1}
+    for key in single:
+        draft.without_effect(key, "one device")
+    return {key: reason for key, reason in REFUSED.items() if key not in single}
+
+
+def _read_model(draft: Draft) -> None:
+    for key in ("revision_of_model",):
+        if draft.get(key) is not None:
+            draft.same(key, "model.revision", str(draft.get(key)))
+    if draft.get("trust_remote_code") is not None:
+        draft.same(
+            "trust_remote_code", "model.trust_remote_code", truth(draft.get("trust_remote_code"))
+        )
+    for key in ("tokenizer_config", "base_model_config"):
+        if draft.get(key) == draft.get("base_model"):
+            draft.without_effect(key, "it is the base model itself")
+        elif draft.get(key) is not None:
+            draft.refused(key, "the tokenizer and configuration of another model are not used")
+    packed = draft.has("sample_packing")
+    read_attention(draft, "attn_implementation", _ATTENTION, packed=packed)
+    if draft.get("flash_attention") is not None:
+        draft.without_effect("flash_attention", "a kernel: faster, the same up to rounding")
+    _read_model_changes(draft)
+
+
+def _read_model_changes(draft: Draft) -> None:
+    for key in ("overrides_of_model_config", "overrides_of_model_kwargs", "model_config"):
+        changes = dict(draft.get(key) or {})
+        if changes.pop("output_router_logits", False) and not changes:
+            reason = "the load balancing loss has the weight of the model's configuration"
+            draft.differs(key, reason)
+        elif changes:
+            draft.refused(key, "the configuration of the model is not changed")
+        elif draft.get(key) is not None:
+            draft.without_effect(key, "it is empty")
+
+
+def _read_adapter(draft: Draft) -> None:
+    kind = draft.get("adapter")
+    _read_quantization(draft, kind)
+    if draft.get("lora_model_dir") is not None and draft.has("lora_model_dir"):
+        draft.same("lora_model_dir", "adapter.start", str(draft.get("lora_model_dir")))
+    if kind not in ("lora", "qlora"):
+        _read_full(draft, kind)
+        return
+    draft.without_effect("adapter", "adapters are LoRA; model.quantize makes it QLoRA")
+    read_lora(draft, r=8, alpha=16, dropout=0.0, tool=TOOL)
+    targets = draft.get("lora_target_modules")
+    if truth(draft.get("lora_target_linear")) or not targets:
+        draft.default("adapter.targets", "all-linear", "lora_target_linear")
+        draft.read_with("lora_target_linear", "the modules")
+        if targets:
+            draft.nearly(
+                "lora_target_modules", "adapter.targets", "all-linear", "lora_target_linear"
+            )
+    else:
+        found = targets if isinstance(targets, str) else listed(targets)
+        draft.same("lora_target_modules", "adapter.targets", found)
+        if draft.get("lora_target_linear") is not None:
+            draft.without_effect("lora_target_linear", "it is off")
+    read_modules_to_save(draft, "lora_modules_to_save")
+    if "loftq_config" in (draft.get("peft") or {}):
+        draft.same("peft", "adapter.init", "loftq")
+        draft.default("model.quantize", "nf4", "LoftQ starts from the error of NF4")
+    if draft.has("unfrozen_parameters"):
+        draft.without_effect("unfrozen_parameters", "with an adapter, the adapter is trained")
+
+
+def _read_quantization(draft: Draft, kind: Any) -> None:
+    four, eight = truth(draft.get("load_in_4bit")), truth(draft.get("load_in_8bit"))
+    form = "nf4" if four or (kind == "qlora" and not eight) else "int8" if eight else "none"
+    if kind not in ("lora", "qlora"):
+        form = "none"
+    options = draft.get("bnb_config_kwargs") or {}
+    if form == "nf4" and options.get("bnb_4bit_quant_type") == "fp4":
+        form = "fp4"
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if draft.get(key) is not None:
+            draft.same(key, "model.quantize", form)
+    draft.values["model.quantize"] = form
+    draft.notes.setdefault("model.quantize", f"adapter: {kind}" if kind else "full fine-tuning")
+    _read_experts(draft, form)
+    _read_stored_form(draft)
+    if options:
+        double = truth(options.get("bnb_4bit_use_double_quant", True))
+        draft.same("bnb_config_kwargs", "model.double_quant", double)
+
+
+def _read_stored_form(draft: Draft) -> None:
+    """Read how weights that are stored quantized are loaded."""
+    key, options = "model_quantization_config", "model_quantization_config_kwargs"
+    dequantized = truth((draft.get(options) or {}).get("dequantize"))
+    if draft.has(key) and not dequantized:
+        draft.refused(key, "a base that stays in this form is not trained")
+    elif draft.has(key):
+        draft.same(key, "model.quantize", "none")
+    draft.read_with(options, key)
+
+
+def _read_experts(draft: Draft, form: str) -> None:
+    key = "quantize_moe_experts"
+    if draft.get(key) is None:
+        return
+    if not draft.has(key) or form in ("nf4", "fp4"):
+        draft.without_effect(key, "experts are quantized with the rest of the model")
+    else:
+        draft.dropped(key, f"experts in one tensor are not quantized with quantize: {form}")
+
+
+def _read_full(draft: Draft, kind: Any) -> None:
+    if kind is not None:
+        draft.refused("adapter", f"adapters of the kind {kind} are not there; LoRA is")
+    draft.default("adapter.kind", "none", "no adapter: full fine-tuning")
+    layers = listed(draft.get("unfrozen_parameters"))
+    if layers:
+        pattern = "|".join(f"(?:{one.strip('^')}.*)" for one in layers)
+        reason = "a regular expression for the full names of the weights"
+        draft.nearly("unfrozen_parameters", "train.layers", pattern, reason)
+    for key in ("lora_r", "lora_alpha", "lora_dropout", "lora_target_linear", "lora_target_modules",
+                "lora_modules_to_save", "full_finetune"):  # fmt: skip
+        if draft.get(key) is not None:
+            draft.without_effect(key, "there is no adapter")
+
+
+def _read_preference(draft: Draft) -> None:
+    kind = draft.get("rl")
+    if kind is None:
+        return
+    if kind not in ("dpo", "ipo", "kto"):
+        draft.refused("rl", f"the training {kind} is not there")
+        return
+    draft.same("rl", "task", "kto" if kind == "kto" else "dpo")
+    if kind in _LOSSES:
+        draft.default("preference.loss", _LOSSES[kind], f"rl: {kind}")
+    numbers = {
+        "rl_beta": "preference.beta",
+        "dpo_beta": "preference.beta",
+        "dpo_label_smoothing": "preference.label_smoothing",
+        "rpo_alpha": "preference.ce_weight",
+        "kto_desirable_weight": "preference.desirable_weight",
+        "kto_undesirable_weight": "preference.undesirable_weight",
+    }
+    for key, path in numbers.items():
+        if draft.get(key) is not None:
+            draft.same(key, path, float(number(draft.get(key))))
+
+
+def _read_sizes(draft: Draft) -> None:
+    if draft.has("streaming"):
+        draft.same("streaming", "data.streaming", True)
+    if draft.get("sequence_len") is None:
+        draft.default("data.max_length", 512, f"default of {TOOL}")
+    else:
+        draft.same("sequence_len", "data.max_length", int(number(draft.get("sequence_len"))))
+    packs = draft.get("sample_packing")
+    if truth(packs) and draft.values.get("task") in ("dpo", "kto"):
+        draft.without_effect("sample_packing", "preferences are not packed")
+    elif truth(packs) and draft.values.get("data.streaming"):
+        draft.dropped("sample_packing", "streamed data are not packed")
+    elif packs is not None:
+        draft.same("sample_packing", "data.packing", truth(packs))
+    if draft.get("train_on_inputs") is not None:
+        draft.same(
+            "train_on_inputs", "data.completion_only", not truth(draft.get("train_on_inputs"))
+        )
+    if draft.has("dataset_exact_deduplication"):
+        draft.same("dataset_exact_deduplication", "data.dedup", "exact")
+    if draft.get("batch_size") is not None:
+        draft.without_effect(
+            "batch_size", "micro_batch_size and gradient_accumulation_steps say it"
+        )
+    if not draft.get("test_datasets"):
+        _read_held_out(draft)
+
+
+def _read_held_out(draft: Draft) -> None:
+    """Read the share of the data that is held out for evaluations."""
+    held_out = number(draft.get("val_set_size", 0))
+    if held_out > 1:
+        reason = "a share is held out, not a number of records: 2 %"
+        draft.nearly("val_set_size", "data.eval_fraction", 0.02, reason)
+    elif draft.get("val_set_size") is not None:
+        draft.same("val_set_size", "data.eval_fraction", float(held_out))
+    else:
+        draft.default("data.eval_fraction", 0.0, f"default of {TOOL}")
+
+
+def _read_intervals(draft: Draft) -> None:
+    streamed = draft.values.get("data.streaming")
+    for key, section in (("evals_per_epoch", "eval"), ("saves_per_epoch", "checkpoint")):
+        value = draft.get(key)
+        if value is None:
+            continue
+        if streamed and number(value) > 0:
+            draft.without_effect(key, f"streamed data have no known epochs; set {section}.every")
+            continue
+        if number(value) <= 0:
+            draft.same(key, f"{section}.every", 0)
+        else:
+            draft.same(key, f"{section}.per_epoch", number(value))
+    if not streamed and not {"eval.every", "eval.per_epoch"} & set(draft.values):
+        draft.default("eval.per_epoch", 1, f"default of {TOOL}")
+    leave_out_evaluations(draft)
+    if not streamed and not {"checkpoint.every", "checkpoint.per_epoch"} & set(draft.values):
+        draft.default("checkpoint.per_epoch", 1, f"default of {TOOL}")

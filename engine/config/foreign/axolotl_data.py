@@ -1,0 +1,342 @@
+"""Read the datasets, chat template and special tokens of an axolotl configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .adapters import listed
+from .draft import Draft, Row, shown
+from .templates import OWN_TEMPLATES, template_for
+
+_INTRO = "Below is an instruction that describes a task"
+_WITH_INPUT = ", paired with an input that provides further context"
+_ASK = ". Write a response that appropriately completes the request.\n\n"
+ALPACA = [
+    f"{_INTRO}{_WITH_INPUT}{_ASK}### Instruction:\n{{instruction}}\n\n### Input:\n{{input}}\n\n"
+    "### Response:\n",
+    f"{_INTRO}{_ASK}### Instruction:\n{{instruction}}\n\n### Response:\n",
+]
+"""Prompts with and without an input. Source: stanford_alpaca, and axolotl's `prompters.py`."""
+_CHAT_ALPACA = [
+    f"SYSTEM: {_INTRO}{_WITH_INPUT}{_ASK.rstrip()}\nUSER: {{instruction}}\n{{input}}\nASSISTANT:",
+    f"SYSTEM: {_INTRO}{_ASK.rstrip()}\nUSER: {{instruction}}\nASSISTANT:",
+]
+_SYSTEMS = [f"{_INTRO}{_WITH_INPUT}{_ASK.rstrip()}", f"{_INTRO}{_ASK.rstrip()}"]
+_INSTRUCTIONS = {
+    "alpaca": ALPACA,
+    "alpaca:instruct": ALPACA,
+    "alpaca:chat": _CHAT_ALPACA,
+    "alpaca:chatml": [
+        f"<|im_start|>system\n{_SYSTEMS[0]}<|im_end|>\n<|im_start|>user\n{{instruction}}\n{{input}}"
+        "<|im_end|>\n<|im_start|>assistant\n",
+        f"<|im_start|>system\n{_SYSTEMS[1]}<|im_end|>\n<|im_start|>user\n{{instruction}}"
+        "<|im_end|>\n<|im_start|>assistant\n",
+    ],
+    "alpaca:phi": [
+        f"<|system|>\n{_SYSTEMS[0]}<|end|>\n<|user|>\n{{instruction}}<|end|>{{input}}<|assistant|>",
+        f"<|system|>\n{_SYSTEMS[1]}<|end|>\n<|user|>\n{{instruction}}<|end|>\n<|assistant|>\n",
+    ],
+}
+"""Prompts with and without an input by the type. Source: axolotl's `prompters.py`."""
+_QUESTIONS = {
+    "intel": {"prompt": "question"},
+    "icr": {"prompt": "input"},
+    "argilla": {
+        "prompt": "instruction",
+        "chosen": "chosen_response",
+        "rejected": "rejected_response",
+    },
+    "ultra": {},
+    "default": {},
+    "prompt_pairs": {},
+    "argilla_chat": {},
+}
+"""Columns of preference records by the second part of a type such as `chatml.intel`."""
+_STANDARD_ROLES = {
+    "user": ["user"],
+    "assistant": ["assistant"],
+    "system": ["system"],
+    "tool": ["tool"],
+}
+_KNOWN_NAMES = {"human", "gpt", "user", "assistant", "system", "tool", "function", "observation"}
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+
+
+def read_datasets(draft: Draft) -> None:
+    """Read the training and evaluation datasets."""
+    found = draft.get("datasets") or []
+    if not found and draft.get("pretraining_dataset"):
+        _read_pretraining(draft)
+        return
+    if not found:
+        draft.refused("datasets", "there is no dataset")
+        return
+    draft.read_with("datasets", "its entries")
+    sources = [
+        _Dataset(draft, one if isinstance(one, dict) else {"path": one}, f"datasets[{n}]").source()
+        for n, one in enumerate(found)
+    ]
+    draft.values["data.train"] = _without_repeats(draft, sources)
+    draft.notes["data.train"] = "datasets"
+    forms = {form for one in sources if (form := one.pop("format", None))}
+    if len(forms) == 1:
+        draft.default("data.format", forms.pop(), "type of the datasets")
+    if draft.get("test_datasets"):
+        _read_test(draft)
+    _read_template(draft)
+    _read_special_tokens(draft)
+    if draft.get("default_system_message") is not None:
+        draft.same(
+            "default_system_message", "data.system", str(draft.get("default_system_message"))
+        )
+
+
+def _without_repeats(draft: Draft, sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return each source once; one that is listed again would only repeat its records."""
+    found: list[dict[str, Any]] = []
+    removed = draft.has("dataset_exact_deduplication")
+    for place, source in enumerate(sources):
+        if source not in found:
+            found.append(source)
+            continue
+        reason = "listed twice: its records are read once; raise train.epochs to repeat them"
+        if removed:
+            reason = "listed twice: repeated records are removed there as well"
+        verdict: Any = "same" if removed else "dropped"
+        draft.extend([Row(f"datasets[{place}]", source["path"], verdict, "", reason)])
+    return found
+
+
+def _read_pretraining(draft: Draft) -> None:
+    found = draft.get("pretraining_dataset")
+    one = found[0] if isinstance(found, list) else found
+    one = one if isinstance(one, dict) else {"path": one}
+    name = f"{one.get('path')}:{one['name']}" if one.get("name") else str(one.get("path"))
+    source: dict[str, Any] = {"path": name}
+    if one.get("split"):
+        source["split"] = one["split"]
+    source["columns"] = {"text": one.get("text_column") or "text"}
+    draft.same("pretraining_dataset", "data.train", [source])
+    draft.default("data.format", "text", "pretraining_dataset")
+    draft.default("data.streaming", True, "pretraining_dataset is streamed")
+
+
+def _read_test(draft: Draft) -> None:
+    first, *others = draft.get("test_datasets")
+    one = _Dataset(draft, first, "test_datasets[0]").source()
+    draft.same("test_datasets", "data.eval", one["path"])
+    if one.get("split"):
+        draft.values["data.eval_split"] = one["split"]
+    if others:
+        draft.dropped("test_datasets", "only the first one is evaluated on")
+    if draft.get("val_set_size") is not None:
+        draft.without_effect("val_set_size", "test_datasets are evaluated on")
+
+
+def _read_template(draft: Draft) -> None:
+    name = draft.get("chat_template")
+    text = draft.get("chat_template_jinja")
+    if text is not None:
+        draft.same("chat_template_jinja", "data.template", text)
+        draft.read_with("chat_template", "chat_template_jinja")
+    elif name == "tokenizer_default":
+        draft.without_effect("chat_template", "the template of the tokenizer is used")
+    elif name in OWN_TEMPLATES:
+        draft.same("chat_template", "data.template", template_for(name))
+    elif name is not None:
+        reason = "the template of the model's tokenizer is used"
+        name = str(name).removeprefix("tokenizer_default_fallback_")
+        draft.differs("chat_template", reason)
+    if draft.get("eot_tokens") is not None:
+        draft.without_effect("eot_tokens", "the end of a turn is what the chat template writes")
+
+
+def _read_special_tokens(draft: Draft) -> None:
+    tokens = draft.get("special_tokens") or {}
+    if not tokens:
+        if draft.get("special_tokens") is not None:
+            draft.without_effect("special_tokens", "it is empty")
+    elif set(tokens) <= {"pad_token", "bos_token", "unk_token"}:
+        draft.without_effect("special_tokens", "padding is masked; the model's own token serves")
+    elif "eos_token" in tokens:
+        reason = "the tokenizer's own end token, and what the chat template writes, are learned"
+        draft.differs("special_tokens", reason)
+    else:
+        added = [one for value in tokens.values() for one in (listed(value) or [])]
+        draft.same("special_tokens", "data.special_tokens", added)
+    more = draft.get("tokens")
+    if isinstance(more, dict):
+        draft.differs("tokens", "the tokenizer's own special tokens are used")
+    elif more:
+        draft.same("tokens", "data.special_tokens", listed(more))
+
+
+class _Dataset:
+    """Reads one entry of `datasets`."""
+
+    def __init__(self, draft: Draft, given: Mapping[str, Any], name: str) -> None:
+        self._draft = draft
+        self._given = {key: value for key, value in given.items() if value is not None}
+        self._name = name
+        self._unread = set(self._given)
+
+    def source(self) -> dict[str, Any]:
+        """Return the entry of `data.train`, with its format beside the keys of a source."""
+        path = str(self._take("path", ""))
+        files, config = self._take("data_files"), self._take("name")
+        self._take("ds_type")
+        if files is not None:
+            path = self._of_files(path, listed(files))
+        found: dict[str, Any] = {"path": f"{path}:{config}" if config else path}
+        self._row("path", "same", f"path: {shown(found['path'])}")
+        if split := self._take("split"):
+            found["split"] = str(split)
+            self._row("split", "same", f"split: {shown(split)}")
+        found |= self._records()
+        for key in sorted(self._unread):
+            self._rest(key)
+        return found
+
+    def _of_files(self, path: str, files: list[str]) -> str:
+        if len(files) == 1 and not path.count("/"):
+            self._row("data_files", "same", f"path: {files[0]}")
+            return files[0]
+        if len(files) == 1:
+            self._row("data_files", "dropped", "", "a file of a Hub dataset cannot be named alone")
+            return path
+        self._row("data_files", "dropped", "", "several files of a dataset cannot be named")
+        return path
+
+    def _records(self) -> dict[str, Any]:
+        kind = self._take("type")
+        if self._draft.values.get("task") in ("dpo", "kto"):
+            return self._preferences(str(kind))
+        if isinstance(kind, dict):
+            return self._own_prompt(kind)
+        if kind is None or str(kind).startswith(("chat_template", "sharegpt")):
+            return self._conversations(kind)
+        if kind == "completion":
+            column = self._take("field") or "text"
+            self._row("type", "same", "format: text")
+            return {"format": "text", "columns": {"text": column}}
+        if kind in _INSTRUCTIONS:
+            self._row("type", "same", "columns: prompt and completion as Alpaca writes them")
+            columns = {"prompt": _INSTRUCTIONS[kind], "completion": "output"}
+            return {"format": "prompt_completion", "columns": columns}
+        reason = f"the type {kind} is not known; name the columns with data.columns"
+        self._row("type", "refused", "", reason)
+        return {}
+
+    def _own_prompt(self, kind: Mapping[str, Any]) -> dict[str, Any]:
+        """Read a type that is written out: columns, and the text of the prompt."""
+        names = {
+            "instruction": kind.get("field_instruction") or "instruction",
+            "input": kind.get("field_input") or "input",
+            "system": kind.get("field_system") or "system",
+        }
+        both = kind.get("format") or "{instruction} {input} "
+        alone = kind.get("no_input_format") or "{instruction} "
+        start = kind.get("system_prompt") or ""
+        texts = [_with_columns(f"{start}{text}", names) for text in (both, alone)]
+        self._row("type", "same", "columns: prompt and completion as the type writes them")
+        columns: dict[str, Any] = {
+            "prompt": texts if kind.get("field_input") or "{input}" in both else texts[1],
+            "completion": kind.get("field_output") or "output",
+        }
+        return {"format": "prompt_completion", "columns": columns}
+
+    def _conversations(self, kind: Any) -> dict[str, Any]:
+        found: dict[str, Any] = {"format": "messages"}
+        column = str(self._take("field_messages", "messages"))
+        if column not in _CONVERSATIONS:
+            found["columns"] = {"messages": column}
+        verdict = "same" if kind is None or "chat_template" in str(kind) else "nearly"
+        reason = "" if verdict == "same" else "the chat template of the tokenizer is used"
+        self._row("type", verdict, "format: messages", reason)
+        self._row("field_messages", "same", f"columns: {shown({'messages': column})}")
+        self._message_keys()
+        found |= self._roles()
+        trained = self._take("roles_to_train")
+        if trained not in (None, ["assistant"], ["gpt"], "assistant"):
+            self._row("roles_to_train", "dropped", "", "set data.train_on to one role")
+        elif trained is not None:
+            self._row("roles_to_train", "same", "train_on: all")
+        if (ends := self._take("train_on_eos")) is not None:
+            reason = "the end of each learned turn is learned"
+            self._row("train_on_eos", "same" if ends == "turn" else "nearly", "", reason)
+        return found
+
+    def _message_keys(self) -> None:
+        keys = dict(self._take("message_property_mappings") or {})
+        for old, name in (("message_field_role", "role"), ("message_field_content", "content")):
+            if value := self._take(old):
+                keys[name] = value
+        known = {"role": ("role", "from"), "content": ("content", "value")}
+        unknown = [f"{k}: {v}" for k, v in keys.items() if v not in known.get(k, (k,))]
+        if unknown:
+            reason = f"messages with the keys {', '.join(unknown)} are not read; rename them"
+            self._row("message_property_mappings", "refused", "", reason)
+        elif keys:
+            self._row("message_property_mappings", "same", "known by itself")
+
+    def _roles(self) -> dict[str, Any]:
+        given = dict(self._take("roles") or {})
+        names = {
+            name: role
+            for role, listed_ in given.items()
+            for name in listed(listed_)
+            if name != role and name not in _KNOWN_NAMES
+        }
+        if given:
+            self._row("roles", "same", f"roles: {shown(names)}" if names else "known by itself")
+        return {"roles": names} if names else {}
+
+    def _preferences(self, kind: str) -> dict[str, Any]:
+        family, _, style = kind.partition(".")
+        columns: dict[str, Any] = {}
+        for key, field in (("field_messages", "prompt"), ("field_chosen", "chosen"),
+                           ("field_rejected", "rejected"), ("field_prompt", "prompt")):  # fmt: skip
+            if (column := self._take(key)) is not None and column != field:
+                columns[field] = column
+                self._row(key, "same", f"columns: {field}: {column}")
+        if columns.get("prompt") in _CONVERSATIONS:
+            del columns["prompt"]
+        self._message_keys()
+        self._roles()
+        if family not in ("chat_template", "chatml", "llama3") or style not in _QUESTIONS:
+            self._row("type", "refused", "", f"the type {kind} is not known; use data.columns")
+            return {}
+        columns = _QUESTIONS[style] | columns
+        if family == "chat_template":
+            self._row("type", "same", "the chat template of the tokenizer")
+        elif family in OWN_TEMPLATES:
+            self._draft.values["data.template"] = template_for(family)
+            self._draft.notes["data.template"] = f"{self._name}.type: {kind}"
+            self._row("type", "same", f"data.template: {family}")
+        return {"columns": columns} if columns else {}
+
+    def _rest(self, key: str) -> None:
+        harmless = ("preprocess_shards", "trust_remote_code", "revision", "template_thinking_key")
+        if key in harmless or self._given[key] in (False, [], {}):
+            self._row(key, "no effect", "", "how the data are loaded")
+        elif key == "field_thinking":
+            self._row(key, "same", "reasoning of messages is known by itself")
+        else:
+            self._row(key, "dropped", "", "fttui does not know this key")
+
+    def _take(self, key: str, default: Any = None) -> Any:
+        self._unread.discard(key)
+        return self._given.get(key, default)
+
+    def _row(self, key: str, verdict: Any, ours: str = "", reason: str = "") -> None:
+        value = shown(self._given[key]) if key in self._given else ""
+        if value or verdict in ("dropped", "refused"):
+            row = Row(f"{self._name}.{key}", value, verdict, ours, reason)
+            self._draft.extend([row])
+
+
+def _with_columns(text: str, names: Mapping[str, str]) -> str:
+    for field, column in names.items():
+        text = text.replace(f"{{{field}}}", f"{{{column}}}")
+    return text

@@ -1,0 +1,158 @@
+"""What becomes of each key of another tool's configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import yaml
+
+Verdict = Literal["same", "nearly", "dropped", "no effect", "refused"]
+"""same: the key has a counterpart; nearly: its counterpart differs; dropped: it has none, and the
+result of the training changes; no effect: the result does not depend on it; refused: a training
+with it is not possible here."""
+
+_WIDEST = 60
+"""Characters of a value that are shown."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What became of one key."""
+
+    key: str
+    """Name in the other tool, such as `datasets[0].type`; empty for a default of the tool."""
+    value: str
+    verdict: Verdict
+    ours: str = ""
+    """The key of fttui and its value, such as `train.lr: 0.0002`; empty if there is none."""
+    reason: str = ""
+    """What differs, or why the key is dropped or refused."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A configuration of another tool, read as one of fttui."""
+
+    tool: str
+    rows: tuple[Row, ...]
+    values: Mapping[str, Any]
+    """Key path of fttui → value, such as `train.lr` → 0.0002."""
+    notes: Mapping[str, str]
+    """Key path of fttui → what its line in the file is annotated with."""
+
+    def of(self, *verdicts: Verdict) -> list[Row]:
+        """Return the rows with one of these verdicts."""
+        return [row for row in self.rows if row.verdict in verdicts]
+
+
+@dataclass
+class Draft:
+    """Collects values of fttui while the keys of the other tool are read one by one."""
+
+    given: Mapping[str, Any]
+    """The other tool's configuration; a key whose value is null counts as absent."""
+    values: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    _read: set[str] = field(default_factory=set)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value without saying yet what becomes of it."""
+        value = self.given.get(key)
+        return default if value is None else value
+
+    def same(self, key: str, path: str, value: Any) -> None:
+        """Set a key of fttui that means what the other tool's key means."""
+        self._set(key, "same", path, value, "")
+
+    def nearly(self, key: str, path: str, value: Any, reason: str) -> None:
+        """Set a key of fttui that differs from the other tool's key in what the reason says."""
+        self._set(key, "nearly", path, value, reason)
+
+    def differs(self, key: str, reason: str) -> None:
+        """Note a key whose counterpart is what fttui does by itself, but for what is said."""
+        self._note(key, "nearly", reason)
+
+    def default(self, path: str, value: Any, why: str) -> None:
+        """Set a key of fttui to what the other tool does when its key is not given."""
+        self.values[path] = value
+        self.notes[path] = why
+        self.rows.append(Row("", "", "same", _pair(path, value), why))
+
+    def dropped(self, key: str, reason: str) -> None:
+        """Note a key that changes the result of the training and has no counterpart."""
+        self._note(key, "dropped", reason)
+
+    def without_effect(self, key: str, reason: str) -> None:
+        """Note a key that the result of the training does not depend on."""
+        self._note(key, "no effect", reason)
+
+    def refused(self, key: str, reason: str) -> None:
+        """Note a key that asks for a training that is not possible here."""
+        self._note(key, "refused", reason)
+
+    def unread(self) -> Iterable[str]:
+        """Return the given keys of which nothing was said."""
+        return [k for k, value in self.given.items() if value is not None and k not in self._read]
+
+    def has(self, key: str) -> bool:
+        """Whether a key is given with a value other than null, false and an empty one."""
+        return bool(self.given.get(key))
+
+    def read_with(self, key: str, other: str) -> None:
+        """Note a key that was read together with another one."""
+        if self.get(key) is not None:
+            self.without_effect(key, f"read with {other}")
+
+    def extend(self, rows: Iterable[Row]) -> None:
+        """Add the rows of a part of the configuration, such as one dataset."""
+        self.rows.extend(rows)
+
+    def _set(self, key: str, verdict: Verdict, path: str, value: Any, reason: str) -> None:
+        self.values[path] = value
+        self.notes[path] = f"{key}: {reason}" if reason else key
+        self._add(Row(key, self._shown(key), verdict, _pair(path, value), reason))
+
+    def _note(self, key: str, verdict: Verdict, reason: str) -> None:
+        self._add(Row(key, self._shown(key), verdict, "", reason))
+
+    def _add(self, row: Row) -> None:
+        self._read.add(row.key)
+        self.rows.append(row)
+
+    def _shown(self, key: str) -> str:
+        return shown(self.given.get(key)) if key in self.given else ""
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML on one line, cut to the width of a table."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    text = " ".join(text.removesuffix("...\n").split())
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
+
+
+def _pair(path: str, value: Any) -> str:
+    return f"{path}: {shown(value)}"
+
+
+def number(value: Any) -> float:
+    """Return a number that a file may hold as text, such as `2e-4`.
+
+    Raises:
+        ValueError: It is no number.
+    """
+    try:
+        found = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise ValueError(f"expected a number, got {shown(value)}")
+    return int(found) if found.is_integer() and abs(found) < 2**53 else found
+
+
+def truth(value: Any) -> bool:
+    """Return whether a value is true; YAML 1.1 also reads yes and on as true."""
+    return value.lower() in ("true", "yes", "on") if isinstance(value, str) else bool(value)

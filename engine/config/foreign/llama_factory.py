@@ -1,0 +1,272 @@
+"""Read a configuration of LLaMA-Factory, with its table of datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .adapters import listed, read_attention, read_lora, read_modules_to_save
+from .draft import Draft, Imported, number, truth
+from .llama_factory_data import read_datasets
+from .templates import OWN_TEMPLATES, template_for
+from .trainer_keys import (
+    TrainerDefaults,
+    leave_out_evaluations,
+    read_groups,
+    read_rest,
+    read_trainer,
+)
+
+TOOL = "LLaMA-Factory"
+DEFAULTS = TrainerDefaults(tool=TOOL, lr=5e-5)
+_LOADING = "how the model or the data are loaded"
+_SPEED = "how fast it runs; the result does not depend on it"
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            *("use_fast_tokenizer", "split_special_tokens", "low_cpu_mem_usage", "infer_backend"),
+            *("cache_dir", "hf_hub_token", "ms_hub_token", "om_hub_token", "print_param_status"),
+            *("preprocessing_batch_size", "overwrite_cache", "buffer_size", "tokenized_path"),
+            *("data_shared_file_system", "ignore_pad_token_for_loss", "default_system"),
+            *("export_dir", "export_size", "export_device", "export_legacy_format", "do_eval"),
+            *("predict_with_generate", "ray_num_workers", "ray_run_name", "placement_strategy"),
+        ),
+        _LOADING,
+    ),
+    **dict.fromkeys(
+        (
+            *(
+                "enable_liger_kernel",
+                "use_unsloth",
+                "use_unsloth_gc",
+                "use_v1_kernels",
+                "use_cache",
+            ),
+            *("disable_gradient_checkpointing", "use_reentrant_gc", "upcast_layernorm"),
+            *("upcast_lmhead_output", "include_effective_tokens_per_second", "compute_accuracy"),
+            *("swanlab_project", "use_swanlab", "swanlab_run_name", "swanlab_mode"),
+        ),
+        _SPEED,
+    ),
+}
+REFUSED = {
+    "do_predict": "fttui trains; it does not predict on a dataset",
+    "image_max_pixels": "images, audio and video are not trained on",
+    "video_max_pixels": "images, audio and video are not trained on",
+    "use_galore": "the optimizer GaLore is not there",
+    "use_apollo": "the optimizer APOLLO is not there",
+    "use_badam": "the optimizer BAdam is not there",
+    "use_adam_mini": "the optimizer Adam-mini is not there",
+    "use_muon": "the optimizer Muon is not there",
+    "use_llama_pro": "LLaMA Pro is not there",
+    "use_kt": "KTransformers is not there",
+    "mixture_of_depths": "mixture of depths is not there",
+    "use_dft_loss": "the loss DFT is not there",
+    "use_asft_loss": "the loss ASFT is not there",
+    "use_eaft_loss": "the loss EAFT is not there",
+    "fp8": "training in FP8 is not there",
+    "shift_attn": "shifted sparse attention is not there",
+    "rope_scaling": "positions are not scaled",
+    "tensor_model_parallel_size": "a model is not split over devices",
+    "pipeline_model_parallel_size": "a model is not split over devices",
+    "reward_model": "reward models are not trained",
+}
+_ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
+_LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
+_STAGES = ("sft", "pt", "dpo", "kto")
+
+
+def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folder: str) -> Imported:
+    """Read a configuration of LLaMA-Factory, key by key.
+
+    Args:
+        given: the configuration.
+        table: the datasets by name, as in `dataset_info.json`.
+        folder: folder of the table, in which files of datasets are.
+    """
+    draft = Draft(given)
+    draft.same("model_name_or_path", "model.id", str(draft.get("model_name_or_path", "")))
+    if draft.get("model_revision") is not None:
+        draft.same("model_revision", "model.revision", str(draft.get("model_revision")))
+    if draft.get("trust_remote_code") is not None:
+        trusted = truth(draft.get("trust_remote_code"))
+        draft.same("trust_remote_code", "model.trust_remote_code", trusted)
+    read_attention(draft, "flash_attn", _ATTENTION, packed=draft.has("packing"))
+    _read_stage(draft)
+    _read_quantization(draft)
+    _read_finetuning(draft)
+    read_datasets(draft, table, folder)
+    _read_sizes(draft)
+    _read_records(draft)
+    _read_held_out(draft)
+    read_groups(draft, REFUSED, WITHOUT_EFFECT)
+    read_trainer(draft, DEFAULTS)
+    leave_out_evaluations(draft)
+    read_rest(draft)
+    return Imported(TOOL, tuple(draft.rows), draft.values, draft.notes)
+
+
+def _read_stage(draft: Draft) -> None:
+    stage = draft.get("stage", "sft")
+    if stage not in _STAGES:
+        draft.refused("stage", f"the stage {stage} is not there")
+    elif stage in ("dpo", "kto"):
+        draft.same("stage", "task", stage)
+    elif draft.get("stage") is not None:
+        draft.same("stage", "task", "sft")
+    loss = draft.get("pref_loss")
+    if loss is not None and loss not in _LOSSES:
+        draft.refused("pref_loss", f"the loss {loss} is not there")
+    elif loss is not None:
+        draft.same("pref_loss", "preference.loss", _LOSSES[loss])
+    numbers = {
+        "pref_beta": "preference.beta",
+        "pref_ftx": "preference.ce_weight",
+        "dpo_label_smoothing": "preference.label_smoothing",
+        "kto_chosen_weight": "preference.desirable_weight",
+        "kto_rejected_weight": "preference.undesirable_weight",
+    }
+    for key, path in numbers.items():
+        if draft.get(key) is not None:
+            draft.same(key, path, float(number(draft.get(key))))
+    if draft.get("ref_model") is not None:
+        draft.refused("ref_model", "the reference is the model as it was before training")
+
+
+def _read_quantization(draft: Draft) -> None:
+    bits = draft.get("quantization_bit")
+    method = draft.get("quantization_method", "bnb")
+    kind = draft.get("quantization_type", "nf4")
+    if bits is None:
+        draft.default("model.quantize", "none", f"default of {TOOL}")
+    elif method not in ("bnb", "bitsandbytes") or bits not in (4, 8):
+        draft.refused("quantization_bit", f"{bits} bits with {method} are not there")
+    else:
+        draft.same("quantization_bit", "model.quantize", "int8" if bits == 8 else kind)
+    for key in ("quantization_method", "quantization_type"):
+        if draft.get(key) is not None:
+            draft.without_effect(key, "read with quantization_bit")
+    if draft.get("double_quantization") is not None:
+        double = truth(draft.get("double_quantization"))
+        draft.same("double_quantization", "model.double_quant", double)
+
+
+def _read_finetuning(draft: Draft) -> None:
+    kind = draft.get("finetuning_type", "lora")
+    key = "finetuning_type"
+    if kind == "lora":
+        if draft.get(key) is not None:
+            draft.without_effect(key, "adapters are LoRA")
+        _read_adapter(draft)
+    elif kind in ("full", "freeze"):
+        draft.same(key, "adapter.kind", "none")
+        if kind == "freeze":
+            _read_frozen(draft)
+        for other in ("lora_rank", "lora_alpha", "lora_dropout", "lora_target"):
+            if draft.get(other) is not None:
+                draft.without_effect(other, "there is no adapter")
+    else:
+        draft.refused(key, f"adapters of the kind {kind} are not there; LoRA is")
+
+
+def _read_adapter(draft: Draft) -> None:
+    rank = int(number(draft.get("lora_rank", 8)))
+    read_lora(draft, r=8, alpha=2 * rank, dropout=0.0, tool=TOOL)
+    target = draft.get("lora_target", "all")
+    found = "all-linear" if target == "all" else listed(target)
+    if draft.get("lora_target") is None:
+        draft.default("adapter.targets", found, f"default of {TOOL}")
+    else:
+        draft.same("lora_target", "adapter.targets", found)
+    read_modules_to_save(draft, "additional_target")
+    if draft.has("pissa_init"):
+        draft.same("pissa_init", "adapter.init", "pissa")
+        for key in ("pissa_iter", "pissa_convert"):
+            if draft.get(key) is not None:
+                draft.without_effect(key, "the whole decomposition is computed; export converts")
+    starts = listed(draft.get("adapter_name_or_path"))
+    if len(starts) > 1:
+        draft.refused("adapter_name_or_path", "training starts from one adapter")
+    elif starts:
+        draft.same("adapter_name_or_path", "adapter.start", starts[0])
+    if draft.get("create_new_adapter") is not None:
+        merged = truth(draft.get("create_new_adapter"))
+        draft.same("create_new_adapter", "adapter.merge_first", merged)
+
+
+def _read_frozen(draft: Draft) -> None:
+    layers = int(number(draft.get("freeze_trainable_layers", 2)))
+    if layers < 0:
+        draft.refused("freeze_trainable_layers", "the first layers alone are not trained")
+    elif draft.get("freeze_trainable_layers") is None:
+        draft.default("train.layers", layers, f"default of {TOOL}")
+    else:
+        draft.same("freeze_trainable_layers", "train.layers", layers)
+    if draft.get("freeze_trainable_modules") == "all":
+        draft.without_effect("freeze_trainable_modules", "whole layers are trained")
+    elif draft.get("freeze_trainable_modules") is not None:
+        draft.refused("freeze_trainable_modules", "name the weights in train.layers by a pattern")
+
+
+def _read_sizes(draft: Draft) -> None:
+    if draft.get("cutoff_len") is None:
+        draft.default("data.max_length", 2048, f"default of {TOOL}")
+    else:
+        draft.same("cutoff_len", "data.max_length", int(number(draft.get("cutoff_len"))))
+    if draft.get("max_samples") is not None:
+        draft.same("max_samples", "data.train_limit", int(number(draft.get("max_samples"))))
+    _read_packing(draft)
+    if draft.has("streaming"):
+        draft.same("streaming", "data.streaming", True)
+
+
+def _read_records(draft: Draft) -> None:
+    """Read what of the records is learned, and how they are written."""
+    if draft.get("train_on_prompt") is not None:
+        learned = truth(draft.get("train_on_prompt"))
+        draft.same("train_on_prompt", "data.completion_only", not learned)
+    if draft.get("mask_history") is not None:
+        last = truth(draft.get("mask_history"))
+        draft.same("mask_history", "data.train_on", "last" if last else "all")
+    for key in ("add_tokens", "add_special_tokens", "new_special_tokens"):
+        if draft.has(key):
+            draft.same(key, "data.special_tokens", listed(draft.get(key)))
+    if draft.get("resize_vocab") is not None:
+        draft.without_effect("resize_vocab", "new tokens get rows by themselves")
+    for key in ("enable_thinking", "reasoning_effort"):
+        if draft.get(key) is not None:
+            draft.differs(key, "reasoning is learned as the chat template writes it")
+    _read_template(draft)
+
+
+def _read_packing(draft: Draft) -> None:
+    if draft.has("neat_packing"):
+        draft.same("neat_packing", "data.packing", True)
+        draft.read_with("packing", "neat_packing")
+    elif draft.has("packing"):
+        draft.nearly("packing", "data.packing", True, "attention does not cross records")
+    for key in ("packing", "neat_packing"):
+        if key in draft.unread():
+            draft.without_effect(key, "it is off")
+
+
+def _read_template(draft: Draft) -> None:
+    name = draft.get("template")
+    if name in OWN_TEMPLATES:
+        draft.same("template", "data.template", template_for(name))
+    elif name is not None:
+        draft.differs("template", "the template of the model's tokenizer is used")
+
+
+def _read_held_out(draft: Draft) -> None:
+    """Read the share of the data that is held out for evaluations."""
+    held_out = number(draft.get("val_size", 0))
+    if "data.eval" in draft.values:
+        return
+    if held_out > 1:
+        reason = "a share is held out, not a number of records: 2 %"
+        draft.nearly("val_size", "data.eval_fraction", 0.02, reason)
+    elif draft.get("val_size") is not None:
+        draft.same("val_size", "data.eval_fraction", float(held_out))
+    else:
+        draft.default("data.eval_fraction", 0.0, f"default of {TOOL}")

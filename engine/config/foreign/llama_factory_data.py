@@ -1,0 +1,151 @@
+"""Read the datasets of a LLaMA-Factory configuration, which name entries of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+from .adapters import listed
+from .draft import Draft, Row, number, shown
+
+TABLE = "dataset_info.json"
+_FIELDS = {
+    "prompt": "instruction",
+    "query": "input",
+    "response": "output",
+    "history": "history",
+    "system": "system",
+    "tools": "tools",
+    "chosen": "chosen",
+    "rejected": "rejected",
+    "kto_tag": "label",
+}
+"""Columns of the table, and the fields of fttui that hold them."""
+_ROLES = {
+    "user_tag": "user",
+    "assistant_tag": "assistant",
+    "system_tag": "system",
+    "observation_tag": "tool",
+    "function_tag": "assistant",
+}
+_KNOWN_ROLES = {
+    "human",
+    "gpt",
+    "user",
+    "assistant",
+    "system",
+    "tool",
+    "observation",
+    "function_call",
+}
+_MEDIA = ("images", "videos", "audios")
+
+
+def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
+    """Read the datasets for training and evaluation.
+
+    Args:
+        draft: the configuration that is read.
+        table: the datasets by name.
+        folder: folder of the table, in which files of datasets are.
+    """
+    names = listed(draft.get("dataset"))
+    if not names:
+        draft.refused("dataset", "there is no dataset")
+        return
+    found = [_source(draft, "dataset", name, table, folder) for name in names]
+    weights = [float(number(one)) for one in listed(draft.get("interleave_probs"))]
+    if weights and len(weights) == len(found):
+        for source, weight in zip(found, weights, strict=True):
+            source["weight"] = weight
+        draft.without_effect("interleave_probs", "read as the weights of the sources")
+    if draft.get("mix_strategy") is not None:
+        draft.differs("mix_strategy", "sources are mixed by their weights, or joined")
+    draft.same("dataset", "data.train", found)
+    if draft.get("dataset_dir") is not None:
+        draft.without_effect("dataset_dir", f"the folder of {TABLE}")
+    if draft.get("stage") == "pt":
+        draft.default("data.format", "text", "stage: pt")
+    _read_evaluation(draft, table, folder)
+
+
+def _read_evaluation(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
+    first, *others = listed(draft.get("eval_dataset")) or [""]
+    if not first:
+        return
+    source = _source(draft, "eval_dataset", first, table, folder)
+    draft.same("eval_dataset", "data.eval", source["path"])
+    if "split" in source:
+        draft.values["data.eval_split"] = source["split"]
+    if others:
+        draft.dropped("eval_dataset", "only the first one is evaluated on")
+    if draft.get("val_size") is not None:
+        draft.without_effect("val_size", "eval_dataset is evaluated on")
+
+
+def _source(
+    draft: Draft, key: str, name: str, table: Mapping[str, Any], folder: str
+) -> dict[str, Any]:
+    entry = table.get(name)
+    row = f"{key}: {name}"
+    if not isinstance(entry, Mapping):
+        reason = f"{TABLE} has no entry of this name; put it beside the file, or in dataset_dir"
+        draft.extend([Row(row, name, "refused", "", reason)])
+        return {"path": name}
+    found: dict[str, Any] = {"path": _path(entry, folder)}
+    if entry.get("split") and entry["split"] != "train":
+        found["split"] = str(entry["split"])
+    columns, refused = _columns(draft, entry)
+    if not found["path"] or entry.get("script_url"):
+        refused = refused or "its data are neither on the Hugging Face Hub nor in a file"
+    if columns:
+        found["columns"] = columns
+    if roles := _roles(entry):
+        found["roles"] = roles
+    verdict: Any = "refused" if refused else "same"
+    draft.extend([Row(row, shown(dict(entry)), verdict, shown(found), refused)])
+    if count := entry.get("num_samples"):
+        reason = "a source is used whole; data.train_limit limits all of them"
+        draft.extend([Row(f"{row}.num_samples", shown(count), "dropped", "", reason)])
+    return found
+
+
+def _path(entry: Mapping[str, Any], folder: str) -> str:
+    if entry.get("hf_hub_url"):
+        subset = entry.get("subset")
+        return f"{entry['hf_hub_url']}:{subset}" if subset else str(entry["hf_hub_url"])
+    name = entry.get("file_name")
+    return str(PurePosixPath(folder, str(name))) if name else ""
+
+
+def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return the columns of one dataset, and why it cannot be read, or an empty text."""
+    given = dict(entry.get("columns") or {})
+    if media := [kind for kind in _MEDIA if kind in given]:
+        return {}, f"{', '.join(media)} are not trained on"
+    if draft.get("stage") == "pt":
+        return {"text": given.get("prompt") or "text"}, ""
+    if entry.get("formatting", "alpaca") != "sharegpt":
+        known = {field: one for field, one in given.items() if field in _FIELDS}
+        return _renamed({_FIELDS[field]: one for field, one in known.items()}), ""
+    tags = dict(entry.get("tags") or {})
+    keys = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
+    if not set(keys) <= {"from", "role", "value", "content"}:
+        return {}, f"messages with the keys {', '.join(keys)} are not read; rename them"
+    column = given.pop("messages", "conversations")
+    named = {_FIELDS.get(field, field): name for field, name in given.items()}
+    if column not in ("conversations", "messages"):
+        named["messages"] = column
+    return _renamed(named), ""
+
+
+def _renamed(columns: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the columns whose name is not that of the field already."""
+    return {field: name for field, name in columns.items() if field != name and name}
+
+
+def _roles(entry: Mapping[str, Any]) -> dict[str, str]:
+    tags = dict(entry.get("tags") or {})
+    found = {str(tags[tag]): role for tag, role in _ROLES.items() if tag in tags}
+    return {name: role for name, role in found.items() if name not in _KNOWN_ROLES}

@@ -1,0 +1,117 @@
+"""Recognize the configuration of another tool, and read it as one of fttui."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from ...errors import ConfigError
+from ..yaml_tree import parse_yaml
+from .axolotl import read_axolotl
+from .draft import Imported
+from .llama_factory import read_llama_factory
+from .llama_factory_data import TABLE
+from .trl import read_trl
+
+_MOST_TABLE_BYTES = 2**24
+_AXOLOTL = {"micro_batch_size", "sequence_len", "datasets", "sample_packing", "num_epochs"}
+_LLAMA_FACTORY = {
+    "stage",
+    "finetuning_type",
+    "cutoff_len",
+    "dataset_dir",
+    "lora_target",
+    "template",
+}
+_TRAINER = {"per_device_train_batch_size", "learning_rate", "output_dir", "num_train_epochs"}
+_OWN = {"model", "data", "train"}
+"""Sections of fttui."""
+
+
+def tool_of(given: Mapping[str, Any]) -> str | None:
+    """Return the tool that a configuration is for, or None."""
+    keys = set(given)
+    if keys & _OWN and "model_name_or_path" not in keys and "base_model" not in keys:
+        return None
+    if "base_model" in keys and keys & _AXOLOTL:
+        return "axolotl"
+    if "model_name_or_path" in keys and keys & _LLAMA_FACTORY:
+        return "LLaMA-Factory"
+    return "TRL" if len(keys & _TRAINER) >= 2 else None
+
+
+def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
+    """Read the configuration of another tool.
+
+    Args:
+        path: the file.
+        text: its content.
+        task: sft, dpo or kto, for a configuration that does not say it.
+
+    Raises:
+        ConfigError: the file is no configuration of a known tool, or a value in it cannot be read.
+    """
+    given = mapping_of(path, text)
+    tool = tool_of(given)
+    readers: dict[str, Callable[[], Imported]] = {
+        "axolotl": lambda: read_axolotl(given),
+        "LLaMA-Factory": lambda: read_llama_factory(given, *_table(path, given)),
+        "TRL": lambda: read_trl(given, task),
+    }
+    if tool is None:
+        raise ConfigError(
+            f"{path}: not the configuration of a known tool; expected that of axolotl (base_model "
+            "and datasets), LLaMA-Factory (model_name_or_path and stage), TRL, or a JSON file of "
+            "TrainingArguments"
+        )
+    try:
+        return readers[tool]()
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        raise ConfigError(f"{path}: a value of this {tool} configuration: {error}") from None
+
+
+def mapping_of(path: Path, text: str) -> Mapping[str, Any]:
+    """Return the keys and values of a YAML or JSON file.
+
+    Raises:
+        ConfigError: it is no mapping, or has an error of syntax.
+    """
+    problems: list[str] = []
+    found = parse_yaml(text, str(path), problems).plain()
+    if problems:
+        raise ConfigError("\n".join(problems))
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path}: expected keys with values, such as `learning_rate: 2e-4`")
+    return found
+
+
+def hint_of(path: Path, given: Any) -> str:
+    """Return how to import a configuration of another tool, or an empty text if it is none."""
+    tool = tool_of(given) if isinstance(given, dict) else None
+    if tool is None:
+        return ""
+    return (
+        f"{path}: this is a configuration of {tool}; import it with: "
+        f"fttui import {quote(str(path))} -o my.yaml"
+    )
+
+
+def _table(path: Path, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return LLaMA-Factory's table of datasets and its folder; empty if there is none.
+
+    The folder is looked up beside the file, in the folders above it, and in the current one.
+    """
+    name = str(given.get("dataset_dir") or "data")
+    parents = [path.parent, *path.absolute().parents, Path()]
+    for folder in (parent / name for parent in parents):
+        file = folder / TABLE
+        if file.is_file() and file.stat().st_size <= _MOST_TABLE_BYTES:
+            try:
+                found = json.loads(file.read_text("utf-8"))
+            except (OSError, ValueError, RecursionError) as error:
+                raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
+            return (found if isinstance(found, dict) else {}), str(folder)
+    return {}, name

@@ -1,0 +1,480 @@
+"""Keys of transformers' `TrainingArguments`, which axolotl, LLaMA-Factory and TRL have as well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .draft import Draft, number, truth
+
+OPTIMIZERS = {
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "adamw"),
+    **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit"), "adamw_8bit"),
+    "paged_adamw_8bit": "paged_adamw_8bit",
+    "adafactor": "adafactor",
+    "lion_32bit": "lion",
+    "lion_8bit": "lion_8bit",
+    "paged_lion_8bit": "paged_lion_8bit",
+    "sgd": "sgd",
+}
+NEAR_OPTIMIZERS = {
+    "adamw_torch_8bit": ("adamw_8bit", "the 8-bit state of bitsandbytes, not of torchao"),
+    "adamw_torch_4bit": ("adamw_8bit", "8-bit state: a 4-bit one is not there"),
+    "paged_adamw_32bit": ("adamw", "the state stays on the GPU"),
+    "paged_adamw": ("adamw", "the state stays on the GPU"),
+    "paged_lion_32bit": ("lion", "the state stays on the GPU"),
+}
+SCHEDULES = {
+    "cosine": "cosine",
+    "linear": "linear",
+    "constant": "constant",
+    "constant_with_warmup": "constant",
+    "inverse_sqrt": "inverse_sqrt",
+    "cosine_with_restarts": "cosine_restarts",
+    "cosine_with_min_lr": "cosine",
+    "warmup_stable_decay": "wsd",
+    "one_cycle": "one_cycle",
+}
+_SPEED = "how fast it runs; the result does not depend on it"
+_FILES = "where and how files and logs are written"
+_SHOWN = "what is logged; every step is"
+WITHOUT_EFFECT = {
+    **dict.fromkeys(
+        (
+            *("output_dir", "overwrite_output_dir", "logging_dir", "save_safetensors"),
+            *("save_only_model", "push_to_hub", "hub_model_id", "hub_strategy", "hub_token"),
+            *(
+                "hub_private_repo",
+                "hub_revision",
+                "hub_model_revision",
+                "hub_always_push",
+                "do_train",
+            ),
+            *("cache_dir", "auto_find_batch_size", "save_on_each_node"),
+        ),
+        _FILES,
+    ),
+    **dict.fromkeys(
+        (
+            *("report_to", "logging_steps", "logging_strategy", "logging_first_step", "log_level"),
+            *(
+                "log_level_replica",
+                "log_on_each_node",
+                "disable_tqdm",
+                "include_num_input_tokens_seen",
+            ),
+            *(
+                "include_tokens_per_second",
+                "plot_loss",
+                "logging_nan_inf_filter",
+                "project",
+                "debug",
+            ),
+            *("trackio_space_id", "skip_memory_metrics", "include_for_metrics", "run_name"),
+        ),
+        _SHOWN,
+    ),
+    **dict.fromkeys(
+        (
+            *("dataset_num_proc", "preprocessing_num_workers", "dataloader_num_workers", "tf32"),
+            *(
+                "dataloader_pin_memory",
+                "dataloader_prefetch_factor",
+                "dataloader_persistent_workers",
+            ),
+            *("ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_backend"),
+            *("ddp_broadcast_buffers", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
+            *("torch_compile", "torch_compile_backend", "torch_compile_mode", "low_cpu_mem_usage"),
+            *("use_liger_kernel", "liger_kernel_config", "remove_unused_columns", "use_cpu"),
+            *("torch_empty_cache_steps", "eval_accumulation_steps", "activation_offloading"),
+            *("average_tokens_across_devices", "overwrite_cache", "use_fast_tokenizer"),
+            *("restore_callback_states_from_checkpoint", "accelerator_config", "padding_free"),
+            *("dataloader_drop_last", "eval_delay", "batch_eval_metrics", "prediction_loss_only"),
+            *("activation_checkpointing", "eval_do_concat_batches", "dataloader_in_order"),
+            *(
+                "length_column_name",
+                "ignore_data_skip",
+                "past_index",
+                "local_rank",
+                "label_names",
+                "jit_mode_eval",
+            ),
+        ),
+        _SPEED,
+    ),
+}
+"""Keys that do not change the result, and what they are about."""
+REFUSED = {
+    "deepspeed": "training is not sharded with DeepSpeed; one GPU, or train.devices for DDP",
+    "fsdp": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
+    "fsdp_config": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
+    "parallelism_config": "a model is not split over devices",
+    "optim_target_modules": "GaLore, APOLLO and LOMO are not there",
+}
+
+
+@dataclass(frozen=True)
+class TrainerDefaults:
+    """What a tool does when a key is not given."""
+
+    tool: str
+    lr: float
+    schedule: str = "linear"
+    warmup: float = 0.0
+    epochs: float = 3.0
+    batch: int = 8
+    optimizer: str = "adamw_torch"
+    epochs_key: str = "num_train_epochs"
+    batch_key: str = "per_device_train_batch_size"
+    optimizer_key: str = "optim"
+    schedule_key: str = "lr_scheduler_type"
+
+
+def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
+    """Read optimizer, schedule, length, batch, intervals and precision."""
+    _read_optimizer(draft, defaults)
+    _read_rate(draft, defaults)
+    _read_schedule(draft, defaults)
+    _read_length(draft, defaults)
+    _read_batch(draft, defaults)
+    _read_numbers(draft)
+    _read_precision(draft)
+    read_evaluations(draft)
+    read_checkpoints(draft)
+    read_groups(draft, REFUSED, WITHOUT_EFFECT)
+
+
+def read_groups(
+    draft: Draft, refused: Mapping[str, str], without_effect: Mapping[str, str]
+) -> None:
+    """Note the keys that are refused when they are set, and those without an effect."""
+    for key, reason in refused.items():
+        if draft.has(key):
+            draft.refused(key, reason)
+        elif draft.get(key) is not None:
+            draft.without_effect(key, "it is off")
+    for key, reason in without_effect.items():
+        if draft.get(key) is not None:
+            draft.without_effect(key, reason)
+
+
+def read_rest(draft: Draft) -> None:
+    """Note the keys that no rule knows: whether the result depends on them is not known."""
+    for key in list(draft.unread()):
+        if draft.get(key) in (False, [], {}, ""):
+            draft.without_effect(key, "it is off")
+        else:
+            draft.dropped(key, "fttui does not know this key")
+
+
+def leave_out_evaluations(draft: Draft) -> None:
+    """Leave evaluations out if there are no data for them, which the other tools skip silently."""
+    if draft.values.get("data.eval_fraction") or "data.eval" in draft.values:
+        return
+    for path in ("eval.per_epoch", "eval.at_start", "train.early_stop", "checkpoint.best"):
+        draft.values.pop(path, None)
+    draft.values["eval.every"] = 0
+    draft.notes["eval.every"] = "there are no data for evaluations"
+
+
+def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
+    key = defaults.optimizer_key
+    name = draft.get(key)
+    if name is None:
+        found = OPTIMIZERS[defaults.optimizer]
+        draft.default("train.optimizer", found, f"default of {defaults.tool}")
+    elif name in OPTIMIZERS:
+        draft.same(key, "train.optimizer", OPTIMIZERS[name])
+    elif name in NEAR_OPTIMIZERS:
+        near, reason = NEAR_OPTIMIZERS[name]
+        draft.nearly(key, "train.optimizer", near, reason)
+    else:
+        draft.refused(key, f"the optimizer {name} is not there")
+    beta1, beta2 = draft.get("adam_beta1"), draft.get("adam_beta2")
+    usual = (0.9, 0.999)
+    if beta1 is not None or beta2 is not None:
+        betas = [number(beta1 or usual[0]), number(beta2 or usual[1])]
+        for beta in ("adam_beta1", "adam_beta2"):
+            if draft.get(beta) is not None:
+                draft.same(beta, "train.betas", betas)
+    for key in ("adam_epsilon", "adam_eps"):
+        if draft.get(key) is not None:
+            draft.same(key, "train.epsilon", number(draft.get(key)))
+    if draft.has("optim_args"):
+        draft.dropped("optim_args", "arguments of the optimizer beside betas and epsilon")
+    _leave_out_moments(draft)
+
+
+def _leave_out_moments(draft: Draft) -> None:
+    """Remove betas and epsilon where the optimizer has none; the other tool ignores them too."""
+    optimizer = str(draft.values.get("train.optimizer", ""))
+    if "adamw" not in optimizer:
+        for path in ("train.betas", "train.epsilon"):
+            draft.values.pop(path, None)
+
+
+def _read_rate(draft: Draft, defaults: TrainerDefaults) -> None:
+    if draft.get("learning_rate") is None:
+        draft.default("train.lr", defaults.lr, f"default of {defaults.tool}")
+    else:
+        draft.same("learning_rate", "train.lr", number(draft.get("learning_rate")))
+    lr = draft.values["train.lr"]
+    if draft.has("loraplus_lr_ratio"):
+        ratio = number(draft.get("loraplus_lr_ratio"))
+        draft.same("loraplus_lr_ratio", "train.lr_ratios.lora_b", ratio)
+    for key in ("loraplus_lr_embedding", "embedding_lr"):
+        if draft.has(key):
+            draft.same(key, "train.lr_ratios.embeddings", number(draft.get(key)) / lr)
+    if draft.has("embedding_lr_scale"):
+        scale = number(draft.get("embedding_lr_scale"))
+        draft.same("embedding_lr_scale", "train.lr_ratios.embeddings", scale)
+
+
+def _read_schedule(draft: Draft, defaults: TrainerDefaults) -> None:
+    key = defaults.schedule_key
+    options = draft.get("lr_scheduler_kwargs") or {}
+    name = draft.get(key) or defaults.schedule
+    if draft.get(key) is None:
+        draft.default("train.schedule", SCHEDULES[name], f"default of {defaults.tool}")
+    elif name == "polynomial":
+        _read_polynomial(draft, key, options)
+    elif name == "warmup_stable_decay":
+        draft.nearly(key, "train.schedule", "wsd", "the last 20 % of the steps decay")
+    elif name in SCHEDULES:
+        draft.same(key, "train.schedule", SCHEDULES[name])
+    else:
+        draft.refused(key, f"the schedule {name} is not there")
+    if name == "cosine_with_restarts":
+        cycles = int(options.get("num_cycles") or 1)
+        draft.default("train.schedule_cycles", cycles, "cycles of cosine_with_restarts")
+    _read_floor(draft, options)
+    _read_warmup(draft, name, defaults)
+
+
+def _read_polynomial(draft: Draft, key: str, options: Mapping[str, Any]) -> None:
+    if number(options.get("power") or 1) == 2:
+        draft.same(key, "train.schedule", "polynomial")
+    else:
+        draft.nearly(key, "train.schedule", "linear", "a polynomial of power 1 is a line")
+
+
+def _read_floor(draft: Draft, options: Mapping[str, Any]) -> None:
+    lr = draft.values["train.lr"]
+    floor = options.get("min_lr_rate")
+    if floor is None and options.get("min_lr") is not None:
+        floor = number(options["min_lr"]) / lr
+    if floor is not None:
+        draft.same("lr_scheduler_kwargs", "train.lr_floor", float(number(floor)))
+    elif options:
+        known = {"num_cycles", "power", "num_decay_steps", "lr_end", "min_lr", "min_lr_rate"}
+        if other := sorted(set(options) - known):
+            draft.dropped("lr_scheduler_kwargs", f"{', '.join(other)} of the schedule")
+        else:
+            draft.without_effect("lr_scheduler_kwargs", "read with the schedule")
+
+
+def _read_warmup(draft: Draft, schedule: str, defaults: TrainerDefaults) -> None:
+    steps, ratio = draft.get("warmup_steps"), draft.get("warmup_ratio")
+    given = [
+        key
+        for key, value in (("warmup_steps", steps), ("warmup_ratio", ratio))
+        if value is not None
+    ]
+    if schedule == "constant" and defaults.tool != "axolotl":
+        draft.values["train.warmup"] = 0.0
+        for key in given:
+            draft.without_effect(key, "the schedule constant has no warm-up there")
+        return
+    for key in given:
+        value = number(draft.get(key))
+        if key == "warmup_ratio" and steps:
+            draft.without_effect(key, "warmup_steps goes first")
+        elif key == "warmup_steps" and not value and ratio:
+            draft.without_effect(key, "warmup_ratio is given")
+        else:
+            draft.same(key, "train.warmup", value)
+    if not given:
+        draft.default("train.warmup", defaults.warmup, f"default of {defaults.tool}")
+
+
+def _read_length(draft: Draft, defaults: TrainerDefaults) -> None:
+    steps, key = draft.get("max_steps"), defaults.epochs_key
+    if steps is not None and number(steps) > 0:
+        draft.same("max_steps", "train.steps", int(number(steps)))
+        if draft.get(key) is not None:
+            draft.without_effect(key, "max_steps goes first")
+        return
+    if steps is not None:
+        draft.without_effect("max_steps", "it is off")
+    if draft.get(key) is None:
+        draft.default("train.epochs", defaults.epochs, f"default of {defaults.tool}")
+    else:
+        draft.same(key, "train.epochs", float(number(draft.get(key))))
+
+
+def _read_batch(draft: Draft, defaults: TrainerDefaults) -> None:
+    key = defaults.batch_key
+    if draft.get(key) is None:
+        draft.default("train.batch", defaults.batch, f"default of {defaults.tool}")
+    else:
+        draft.same(key, "train.batch", int(number(draft.get(key))))
+    key = "gradient_accumulation_steps"
+    if draft.get(key) is None:
+        draft.default("train.accumulate", 1, f"default of {defaults.tool}")
+    else:
+        draft.same(key, "train.accumulate", int(number(draft.get(key))))
+    for key in ("per_device_eval_batch_size", "eval_batch_size"):
+        if draft.get(key) is not None:
+            draft.same(key, "eval.batch", int(number(draft.get(key))))
+
+
+_NUMBERS = {
+    "weight_decay": "train.weight_decay",
+    "max_grad_norm": "train.clip",
+    "neftune_noise_alpha": "train.neftune",
+    "label_smoothing_factor": "train.label_smoothing",
+}
+
+
+def _read_numbers(draft: Draft) -> None:
+    for key, path in _NUMBERS.items():
+        if draft.get(key) is not None:
+            draft.same(key, path, float(number(draft.get(key))))
+    for key in ("seed", "data_seed"):
+        if draft.get(key) is None:
+            continue
+        if key == "seed":
+            reason = "the random numbers drawn from it are others"
+            draft.nearly(key, "train.seed", int(number(draft.get(key))), reason)
+        else:
+            draft.without_effect(key, "train.seed is the seed of the order of the data too")
+    _read_sampling(draft)
+    for key in ("resume_from_checkpoint", "auto_resume_from_checkpoints"):
+        if draft.has(key):
+            draft.dropped(key, "checkpoints of other tools cannot be resumed")
+    if draft.has("full_determinism"):
+        draft.same("full_determinism", "train.deterministic", True)
+
+
+def _read_sampling(draft: Draft) -> None:
+    grouped = "batches are drawn at random, not grouped by length"
+    if draft.has("group_by_length"):
+        draft.dropped("group_by_length", grouped)
+    strategy = draft.get("train_sampling_strategy")
+    if strategy == "random":
+        draft.without_effect("train_sampling_strategy", "batches are drawn at random")
+    elif strategy is not None:
+        draft.dropped("train_sampling_strategy", grouped)
+
+
+def _read_precision(draft: Draft) -> None:
+    wanted = {
+        "bf16": "bf16",
+        "bfloat16": "bf16",
+        "pure_bf16": "bf16",
+        "fp16": "fp16",
+        "float16": "fp16",
+    }
+    chosen = [
+        key for key in wanted if draft.get(key) not in (None, "auto") and truth(draft.get(key))
+    ]
+    for key in wanted:
+        value = draft.get(key)
+        if value is None:
+            continue
+        if key == "pure_bf16" and truth(value):
+            draft.nearly(key, "model.precision", "bf16", "adapters are in train.adapter_precision")
+        elif key in chosen:
+            draft.same(key, "model.precision", wanted[key])
+        elif value == "auto":
+            draft.same(key, "model.precision", "auto")
+        else:
+            draft.without_effect(key, "it is off")
+    for key in ("torch_dtype", "dtype"):
+        names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "auto"}
+        if draft.get(key) in names and not chosen:
+            draft.same(key, "model.precision", names[draft.get(key)])
+        elif draft.get(key) is not None:
+            draft.without_effect(key, "model.precision is that of the computation")
+
+
+def read_evaluations(draft: Draft) -> None:
+    """Read when evaluations run; without a strategy there are none."""
+    key = next(
+        (k for k in ("eval_strategy", "evaluation_strategy") if draft.get(k) is not None), ""
+    )
+    strategy, steps = draft.get(key) if key else None, draft.get("eval_steps")
+    if strategy == "epoch":
+        draft.same(key, "eval.per_epoch", 1)
+    elif strategy == "steps" or (strategy is None and steps):
+        _read_interval(draft, "eval", "eval_steps", steps or draft.get("logging_steps") or 500)
+        if key:
+            draft.without_effect(key, "eval_steps says when")
+    elif key:
+        draft.same(key, "eval.every", 0)
+    for other in ("do_eval", "eval_on_start"):
+        if draft.get(other) is None:
+            continue
+        if other == "eval_on_start" and draft.has(other):
+            draft.same(other, "eval.at_start", True)
+        else:
+            draft.without_effect(other, "evaluations run as eval.every says")
+    if draft.get("eval_steps") is not None and "eval_steps" in draft.unread():
+        draft.without_effect("eval_steps", "the strategy says when")
+
+
+def read_checkpoints(draft: Draft) -> None:
+    """Read when checkpoints are written, and how many are kept."""
+    strategy, steps = draft.get("save_strategy"), draft.get("save_steps")
+    if strategy in ("epoch", "no", "best"):
+        values = {"epoch": ("checkpoint.per_epoch", 1), "no": ("checkpoint.every", 0)}
+        path, value = values.get(strategy, ("checkpoint.best", "loss"))
+        draft.same("save_strategy", path, value)
+        if steps is not None:
+            draft.without_effect("save_steps", "save_strategy says when")
+    elif strategy == "steps" or steps is not None:
+        _read_interval(draft, "checkpoint", "save_steps", steps or 500)
+        if strategy is not None:
+            draft.without_effect("save_strategy", "save_steps says when")
+    if draft.get("save_total_limit") is not None:
+        draft.same(
+            "save_total_limit", "checkpoint.keep", int(number(draft.get("save_total_limit")))
+        )
+    _read_best(draft)
+
+
+def _read_best(draft: Draft) -> None:
+    metric = str(draft.get("metric_for_best_model") or "loss").removeprefix("eval_")
+    if draft.has("load_best_model_at_end") or draft.has("early_stopping_patience"):
+        if metric != "loss":
+            draft.dropped("metric_for_best_model", f"{metric} is not measured; the loss is")
+        elif draft.get("metric_for_best_model") is not None:
+            draft.same("metric_for_best_model", "checkpoint.best", "loss")
+        if draft.get("load_best_model_at_end") is not None:
+            reason = "the best checkpoint is kept; export it with STEP best"
+            draft.nearly("load_best_model_at_end", "checkpoint.best", "loss", reason)
+    for key in ("early_stopping_patience", "early_stopping_steps"):
+        if draft.has(key):
+            patience = int(number(draft.get(key)))
+            draft.same(key, "train.early_stop", {"metric": "loss", "patience": patience})
+    for key in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
+        if key in draft.unread():
+            draft.without_effect(key, "no best checkpoint is asked for")
+
+
+def _read_interval(draft: Draft, section: str, key: str, value: Any) -> None:
+    """Read an interval in steps; below 1 it is a share of all steps."""
+    every = number(value)
+    if every >= 1:
+        path, found = f"{section}.every", int(every)
+        if draft.get(key) is None:
+            draft.default(path, found, "default interval")
+        else:
+            draft.same(key, path, found)
+        return
+    if "train.steps" in draft.values:
+        draft.same(key, f"{section}.every", max(1, round(every * draft.values["train.steps"])))
+    else:
+        per_epoch = 1 / (every * draft.values["train.epochs"])
+        draft.same(key, f"{section}.per_epoch", per_epoch)

@@ -1,0 +1,279 @@
+"""Read a configuration of TRL's commands, of alignment-handbook, or a `TrainingArguments` file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .adapters import listed, read_attention, read_lora, read_modules_to_save
+from .draft import Draft, Imported, number, truth
+from .trainer_keys import (
+    TrainerDefaults,
+    leave_out_evaluations,
+    read_groups,
+    read_rest,
+    read_trainer,
+)
+
+TOOL = "TRL"
+_LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6}
+_LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "robust": "robust",
+           "sigmoid_norm": "sigmoid_norm"}  # fmt: skip
+_TARGETS = ["q_proj", "v_proj"]
+_LOADING = "how the model or the data are loaded; transformers decides by the model"
+WITHOUT_EFFECT = dict.fromkeys(
+    (
+        *(
+            "lora_task_type",
+            "use_fast_tokenizer",
+            "dataset_streaming_buffer",
+            "generate_during_eval",
+        ),
+        *("precompute_ref_log_probs", "precompute_ref_batch_size", "pad_to_multiple_of"),
+        *("dataset_kwargs", "model_init_kwargs", "ignore_bias_buffers", "dataset_text_field"),
+        *("packing_strategy", "eval_packing", "max_prompt_length", "max_completion_length"),
+        *("model_code_revision", "disable_dropout", "use_logits_to_keep", "shuffle_dataset"),
+        *(
+            "f_alpha_divergence_coef",
+            "discopop_tau",
+            "ref_model_mixup_alpha",
+            "ref_model_sync_steps",
+        ),
+        *("truncation_mode", "tools", "chars_per_token", "num_of_sequences", "pad_token"),
+    ),
+    _LOADING,
+)
+REFUSED = {
+    "num_generations": "online reinforcement learning is not there",
+    "reward_funcs": "online reinforcement learning is not there",
+    "reward_model_path": "online reinforcement learning is not there",
+    "ref_model_init_kwargs": "the reference is the model as it was before training",
+    "sync_ref_model": "the reference stays as it was before training",
+    "use_weighting": "weighted preferences are not there",
+    "use_bnb_8bit_optimizer": "name the optimizer in optim",
+    "teacher_model_name_or_path": "distillation is not there",
+    "ld_alpha": "LD-DPO is not there",
+}
+_ATTENTION = {
+    "flash_attention_2": "flash_attention_2",
+    "kernels-community/flash-attn2": "flash_attention_2",
+    "sdpa": "sdpa",
+    "eager": "eager",
+}
+
+
+def read_trl(given: Mapping[str, Any], task: str | None = None) -> Imported:
+    """Read a configuration of TRL, key by key.
+
+    Args:
+        given: the configuration.
+        task: sft, dpo or kto; None concludes it from the keys.
+    """
+    draft = Draft(given)
+    _read_task(draft, task)
+    _read_model(draft)
+    _read_adapter(draft)
+    _read_data(draft)
+    read_groups(draft, REFUSED, WITHOUT_EFFECT)
+    read_trainer(draft, TrainerDefaults(tool=TOOL, lr=_LRS[draft.values["task"]]))
+    leave_out_evaluations(draft)
+    read_rest(draft)
+    return Imported(TOOL, tuple(draft.rows), draft.values, draft.notes)
+
+
+def _read_task(draft: Draft, task: str | None) -> None:
+    weights = ("desirable_weight", "undesirable_weight")
+    found = task or (
+        "kto" if any(draft.get(key) is not None for key in weights)
+        else "dpo" if draft.get("beta") is not None else "sft"
+    )  # fmt: skip
+    draft.default("task", found, "given" if task else "concluded from the keys")
+    numbers = {
+        "beta": "preference.beta",
+        "label_smoothing": "preference.label_smoothing",
+        "rpo_alpha": "preference.ce_weight",
+        "desirable_weight": "preference.desirable_weight",
+        "undesirable_weight": "preference.undesirable_weight",
+    }
+    for key, path in numbers.items():
+        if draft.get(key) is not None:
+            draft.same(key, path, float(number(draft.get(key))))
+    _read_loss(draft, found)
+
+
+def _read_loss(draft: Draft, task: str) -> None:
+    if draft.get("f_divergence_type") in ("reverse_kl", "FDivergenceType.REVERSE_KL"):
+        draft.without_effect("f_divergence_type", "the reverse KL divergence is that of DPO")
+    elif draft.get("f_divergence_type") is not None:
+        draft.refused("f_divergence_type", "only the reverse KL divergence is there")
+    loss = draft.get("loss_type")
+    loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
+    if loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
+        draft.read_with("loss_type", "the task")
+    elif loss in _LOSSES and task == "dpo":
+        draft.same("loss_type", "preference.loss", _LOSSES[loss])
+    else:
+        draft.refused("loss_type", f"the loss {loss} is not there")
+
+
+def _read_model(draft: Draft) -> None:
+    if draft.get("model_name_or_path") is not None:
+        draft.same("model_name_or_path", "model.id", str(draft.get("model_name_or_path")))
+    if draft.get("model_revision") is not None:
+        draft.same("model_revision", "model.revision", str(draft.get("model_revision")))
+    if draft.get("trust_remote_code") is not None:
+        trusted = truth(draft.get("trust_remote_code"))
+        draft.same("trust_remote_code", "model.trust_remote_code", trusted)
+    read_attention(draft, "attn_implementation", _ATTENTION, packed=draft.has("packing"))
+    four, eight = truth(draft.get("load_in_4bit")), truth(draft.get("load_in_8bit"))
+    kind = str(draft.get("bnb_4bit_quant_type", "nf4"))
+    form = kind if four else "int8" if eight else "none"
+    for key in ("load_in_4bit", "load_in_8bit"):
+        if draft.get(key) is not None:
+            draft.same(key, "model.quantize", form)
+    if not (four or eight):
+        draft.default("model.quantize", form, "neither load_in_4bit nor load_in_8bit")
+    if draft.get("bnb_4bit_quant_type") is not None:
+        draft.without_effect("bnb_4bit_quant_type", "read with load_in_4bit")
+    if draft.get("use_bnb_nested_quant") is not None:
+        double = truth(draft.get("use_bnb_nested_quant"))
+        draft.same("use_bnb_nested_quant", "model.double_quant", double)
+    elif four:
+        draft.default("model.double_quant", False, f"default of {TOOL}")
+
+
+def _read_adapter(draft: Draft) -> None:
+    if not truth(draft.get("use_peft")):
+        reason = "without use_peft all weights are trained; --set adapter.kind=lora trains LoRA"
+        draft.default("adapter.kind", "none", reason)
+        for key in ("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
+            if draft.get(key) is not None:
+                draft.without_effect(key, "there is no adapter")
+        return
+    draft.without_effect("use_peft", "adapters are LoRA")
+    read_lora(draft, r=16, alpha=32, dropout=0.05, tool=TOOL)
+    targets = draft.get("lora_target_modules")
+    if targets is None:
+        draft.default("adapter.targets", _TARGETS, "what peft chooses for most models")
+    elif targets in ("all-linear", ["all-linear"]):
+        draft.same("lora_target_modules", "adapter.targets", "all-linear")
+    else:
+        draft.same("lora_target_modules", "adapter.targets", listed(targets))
+    read_modules_to_save(draft, "lora_modules_to_save")
+
+
+def _read_data(draft: Draft) -> None:
+    if draft.get("dataset_mixture") is not None:
+        _read_mixture(draft, dict(draft.get("dataset_mixture")))
+    elif draft.get("dataset_mixer") is not None:
+        _read_mixer(draft)
+    elif draft.get("dataset_name") is not None:
+        _read_dataset(draft)
+    _read_held_out(draft)
+    _read_length(draft)
+    _read_records(draft)
+
+
+def _read_length(draft: Draft) -> None:
+    for key in ("max_length", "max_seq_length"):
+        if draft.get(key) is not None:
+            draft.same(key, "data.max_length", int(number(draft.get(key))))
+    if "data.max_length" not in draft.values:
+        draft.default("data.max_length", 1024, f"default of {TOOL}")
+
+
+def _read_records(draft: Draft) -> None:
+    """Read what of the records is learned, and how they are written."""
+    if draft.get("packing") is not None:
+        draft.same("packing", "data.packing", truth(draft.get("packing")))
+    _read_targets(draft)
+    if draft.has("dataset_streaming") or draft.has("streaming"):
+        key = "dataset_streaming" if draft.has("dataset_streaming") else "streaming"
+        draft.same(key, "data.streaming", True)
+    for key in ("chat_template", "chat_template_path"):
+        if draft.get(key) is not None:
+            draft.same(key, "data.template", str(draft.get(key)))
+    if draft.get("eos_token") is not None:
+        draft.differs("eos_token", "the end of a turn is what the chat template writes")
+    if draft.get("auto_insert_empty_system_msg") is not None:
+        draft.without_effect("auto_insert_empty_system_msg", "messages are as in the data")
+
+
+def _read_targets(draft: Draft) -> None:
+    """Read which tokens are learned; without a key TRL decides it by the kind of the records."""
+    given = [key for key in ("completion_only_loss", "assistant_only_loss") if draft.has(key)]
+    if given:
+        draft.same(given[0], "data.completion_only", True)
+    elif draft.get("completion_only_loss") is not None:
+        draft.same("completion_only_loss", "data.completion_only", False)
+    elif draft.values["task"] == "sft":
+        reason = "conversations are learned whole; for prompts with completions set it to true"
+        draft.default("data.completion_only", False, reason)
+    for key in ("completion_only_loss", "assistant_only_loss"):
+        if key in draft.unread():
+            draft.without_effect(key, "the other key says it, or it is off")
+
+
+def _read_dataset(draft: Draft) -> None:
+    name, config = str(draft.get("dataset_name")), draft.get("dataset_config")
+    draft.same("dataset_name", "data.train", f"{name}:{config}" if config else name)
+    if config is not None:
+        draft.without_effect("dataset_config", "read with dataset_name")
+    for key, path in (
+        ("dataset_train_split", "data.train_split"),
+        ("dataset_test_split", "data.eval_split"),
+    ):
+        if draft.get(key) is not None:
+            draft.same(key, path, str(draft.get(key)))
+    if draft.get("dataset_test_split") is not None:
+        draft.default("data.eval", draft.values["data.train"], "dataset_test_split of the data")
+
+
+def _read_mixture(draft: Draft, mixture: dict[str, Any]) -> None:
+    found, dropped = [], set()
+    for one in mixture.pop("datasets", []):
+        name, config = one.get("id") or one.get("path"), one.get("config") or one.get("name")
+        source: dict[str, Any] = {"path": f"{name}:{config}" if config else str(name)}
+        if one.get("split"):
+            source["split"] = str(one["split"])
+        if (weight := one.get("weight")) not in (None, 1, 1.0):
+            source["weight"] = float(number(weight))
+        found.append(source)
+        dropped |= set(one) - {"id", "path", "config", "name", "split", "weight", "columns"}
+    if any("weight" in one for one in found):
+        for one in found:
+            one.setdefault("weight", 1.0)
+        reason = "weights are shares of the training records, not of each dataset"
+        draft.nearly("dataset_mixture", "data.train", found, reason)
+    else:
+        draft.same("dataset_mixture", "data.train", found)
+    size = mixture.pop("test_split_size", None)
+    if size is not None:
+        reason = "test_split_size of dataset_mixture"
+        draft.default("data.eval_fraction", float(size) if size < 1 else 0.02, reason)
+    mixture.pop("seed", None)
+    if rest := sorted(dropped | set(mixture)):
+        draft.dropped("dataset_mixture", f"{', '.join(rest)} of the mixture")
+
+
+def _read_mixer(draft: Draft) -> None:
+    splits = listed(draft.get("dataset_splits"))
+    train = next((one for one in splits if "train" in one), "train")
+    mixer = dict(draft.get("dataset_mixer"))
+    found = [{"path": str(name), "split": train} for name in mixer]
+    if all(number(share) == 1 for share in mixer.values()):
+        draft.same("dataset_mixer", "data.train", found)
+    else:
+        draft.nearly("dataset_mixer", "data.train", found, "the whole of each dataset is used")
+    if splits:
+        draft.without_effect("dataset_splits", "read with dataset_mixer")
+    test = next((one for one in splits if "test" in one), None)
+    if test is not None:
+        draft.default("data.eval", found[0]["path"], "dataset_splits")
+        draft.values["data.eval_split"] = test
+
+
+def _read_held_out(draft: Draft) -> None:
+    if "data.eval" in draft.values or "data.eval_fraction" in draft.values:
+        return
+    draft.default("data.eval_fraction", 0.0, "no data for evaluations are named")

@@ -1,0 +1,313 @@
+"""Configurations of other tools: every key has a row, and the values are those of the tool."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fttui.engine.config.foreign.draft import Imported
+from fttui.engine.config.foreign.reading import hint_of, read_foreign, tool_of
+from fttui.engine.config.foreign.writing import comments_of, written
+from fttui.engine.config.load import load_config
+from fttui.engine.config.schema import RunConfig
+from fttui.engine.errors import ConfigError
+
+AXOLOTL: dict[str, Any] = {
+    "base_model": "org/model",
+    "load_in_4bit": True,
+    "adapter": "qlora",
+    "lora_r": 32,
+    "lora_alpha": 16,
+    "lora_dropout": 0.05,
+    "lora_target_linear": True,
+    "datasets": [{"path": "a.jsonl", "type": "alpaca", "split": "train"}],
+    "val_set_size": 0.05,
+    "sequence_len": 2048,
+    "sample_packing": True,
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 4,
+    "num_epochs": 3,
+    "optimizer": "adamw_bnb_8bit",
+    "lr_scheduler": "cosine",
+    "learning_rate": 2e-4,
+    "bf16": "auto",
+    "warmup_ratio": 0.1,
+    "evals_per_epoch": 4,
+    "saves_per_epoch": 1,
+    "flash_attention": True,
+    "wandb_project": "w",
+    "special_tokens": {"pad_token": "<pad>"},
+}
+LLAMA_FACTORY: dict[str, Any] = {
+    "model_name_or_path": "org/model",
+    "stage": "sft",
+    "finetuning_type": "lora",
+    "lora_rank": 4,
+    "lora_target": "q_proj, v_proj",
+    "dataset": "first,second",
+    "template": "llama3",
+    "cutoff_len": 512,
+    "max_samples": 1000,
+    "per_device_train_batch_size": 1,
+    "gradient_accumulation_steps": 8,
+    "learning_rate": 1e-4,
+    "num_train_epochs": 3,
+    "lr_scheduler_type": "cosine",
+    "warmup_ratio": 0.1,
+    "bf16": True,
+    "val_size": 0.1,
+    "eval_strategy": "steps",
+    "eval_steps": 500,
+    "save_steps": 300,
+    "quantization_bit": 4,
+}
+TABLE = {
+    "first": {"hf_hub_url": "org/data", "subset": "en"},
+    "second": {
+        "file_name": "chats.json",
+        "formatting": "sharegpt",
+        "columns": {"messages": "talk", "system": "rules"},
+        "tags": {"role_tag": "from", "content_tag": "value", "user_tag": "person"},
+    },
+    "pictures": {"file_name": "p.json", "columns": {"images": "images"}},
+}
+TRL: dict[str, Any] = {
+    "model_name_or_path": "org/model",
+    "model_revision": "main",
+    "dataset_mixture": {
+        "datasets": [{"id": "org/one", "config": "all", "split": "train", "weight": 1.0}],
+        "test_split_size": 0.1,
+    },
+    "load_in_4bit": True,
+    "use_peft": True,
+    "lora_r": 8,
+    "lora_target_modules": ["q_proj", "k_proj"],
+    "beta": 0.05,
+    "loss_type": "ipo",
+    "learning_rate": 5e-6,
+    "max_length": 1024,
+    "max_prompt_length": 512,
+    "num_train_epochs": 1,
+    "max_steps": -1,
+    "per_device_train_batch_size": 4,
+    "eval_strategy": "epoch",
+    "save_strategy": "steps",
+    "save_steps": 0.25,
+    "lr_scheduler_type": "cosine_with_min_lr",
+    "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+    "warmup_ratio": 0.1,
+    "bf16": True,
+    "seed": 42,
+    "output_dir": "out",
+}
+
+
+def read(tmp_path: Path, base: dict[str, Any], task: str | None = None, **changes: Any) -> Imported:
+    given = {key: value for key, value in {**base, **changes}.items() if value != "absent"}
+    (tmp_path / "data").mkdir(exist_ok=True)
+    (tmp_path / "data/dataset_info.json").write_text(json.dumps(TABLE))
+    return read_foreign(tmp_path / "other.yaml", yaml.safe_dump(given), task)
+
+
+def loaded(tmp_path: Path, imported: Imported) -> RunConfig:
+    (tmp_path / "my.yaml").write_text(written(imported, "other.yaml", ""))
+    return load_config(tmp_path / "my.yaml").config
+
+
+@pytest.mark.parametrize("base", [AXOLOTL, LLAMA_FACTORY, TRL], ids=["axolotl", "lf", "trl"])
+def test_every_key_has_a_row_and_the_file_loads(tmp_path: Path, base: dict[str, Any]) -> None:
+    imported = read(tmp_path, base)
+    named = {row.key.split("[")[0].split(":")[0] for row in imported.rows}
+    assert set(base) <= named
+    assert not imported.of("refused", "dropped")
+    loaded(tmp_path, imported)
+
+
+def test_axolotl_keys_and_defaults(tmp_path: Path) -> None:
+    config = loaded(tmp_path, read(tmp_path, AXOLOTL))
+    assert (config.model.id, config.model.quantize) == ("org/model", "nf4")
+    assert (config.adapter.r, config.adapter.alpha, config.adapter.dropout) == (32, 16, 0.05)
+    assert (config.train.batch, config.train.accumulate, config.train.epochs) == (2, 4, 3.0)
+    assert (config.train.optimizer, config.train.warmup) == ("adamw_8bit", 0.1)
+    assert (config.eval.per_epoch, config.checkpoint.per_epoch) == (4, 1)
+    assert (config.data.eval_fraction, config.data.packing) == (0.05, True)
+    (source,) = config.data.sources
+    assert source.columns is not None
+    prompts = source.columns["prompt"]
+    assert isinstance(prompts, list)
+    assert ["{input}" in text for text in prompts] == [True, False]
+    bare = read(tmp_path, AXOLOTL, lora_dropout="absent", warmup_ratio="absent",
+                evals_per_epoch="absent", num_epochs="absent")  # fmt: skip
+    assert bare.values["adapter.dropout"] == 0.0
+    assert (bare.values["train.warmup"], bare.values["train.epochs"]) == (0.03, 1.0)
+    assert bare.values["eval.per_epoch"] == 1
+
+
+def test_llama_factory_keys_and_its_table(tmp_path: Path) -> None:
+    config = loaded(tmp_path, read(tmp_path, LLAMA_FACTORY))
+    assert (config.adapter.r, config.adapter.alpha, config.adapter.dropout) == (4, 8, 0.0)
+    assert config.adapter.targets == ["q_proj", "v_proj"]
+    first, second = config.data.sources
+    assert first.path == "org/data:en"
+    assert second.path == str(tmp_path / "data/chats.json")
+    assert second.columns == {"messages": "talk", "system": "rules"}
+    assert second.roles == {"person": "user"}
+    assert (config.eval.every, config.checkpoint.every) == (500, 300)
+    assert config.data.train_limit == 1000
+    assert config.data.template is not None
+    assert "eot_id" in config.data.template
+
+
+def test_trl_keys_and_intervals_that_are_shares(tmp_path: Path) -> None:
+    config = loaded(tmp_path, read(tmp_path, TRL))
+    assert (config.task, config.preference.loss, config.preference.beta) == ("dpo", "ipo", 0.05)
+    assert config.data.sources[0].path == "org/one:all"
+    assert (config.eval.per_epoch, config.checkpoint.per_epoch) == (1, 4)
+    assert (config.train.lr_floor, config.train.seed) == (0.1, 42)
+    steps = read(tmp_path, TRL, max_steps=200)
+    assert (steps.values["train.steps"], steps.values["checkpoint.every"]) == (200, 50)
+    assert read(tmp_path, TRL, beta="absent", loss_type="absent").values["task"] == "sft"
+    assert read(tmp_path, TRL, "kto", loss_type="kto").values["task"] == "kto"
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "key"),
+    [
+        (AXOLOTL, {"deepspeed": "zero3.json"}, "deepspeed"),
+        (AXOLOTL, {"fsdp_config": {"a": 1}}, "fsdp_config"),
+        (AXOLOTL, {"adapter": "ia3"}, "adapter"),
+        (AXOLOTL, {"rl": "grpo"}, "rl"),
+        (AXOLOTL, {"optimizer": "muon"}, "optimizer"),
+        (AXOLOTL, {"lr_scheduler": "rex"}, "lr_scheduler"),
+        (AXOLOTL, {"datasets": [{"path": "a", "type": "own.strategy"}]}, "datasets[0].type"),
+        (AXOLOTL, {"datasets": "absent"}, "datasets"),
+        (AXOLOTL, {"tokenizer_config": "other/model"}, "tokenizer_config"),
+        (LLAMA_FACTORY, {"dataset": "unlisted"}, "dataset: unlisted"),
+        (LLAMA_FACTORY, {"dataset": "pictures"}, "dataset: pictures"),
+        (LLAMA_FACTORY, {"stage": "ppo"}, "stage"),
+        (LLAMA_FACTORY, {"finetuning_type": "oft"}, "finetuning_type"),
+        (LLAMA_FACTORY, {"quantization_method": "hqq"}, "quantization_bit"),
+        (LLAMA_FACTORY, {"use_galore": True}, "use_galore"),
+        (TRL, {"loss_type": "apo_zero"}, "loss_type"),
+        (TRL, {"num_generations": 8}, "num_generations"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_by_name(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], key: str
+) -> None:
+    refused = read(tmp_path, base, **changes).of("refused")
+    assert [row.key for row in refused] == [key]
+    assert refused[0].reason
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "key"),
+    [
+        (AXOLOTL, {"never_heard_of": 3}, "never_heard_of"),
+        (AXOLOTL, {"group_by_length": True}, "group_by_length"),
+        (
+            AXOLOTL,
+            {"datasets": [{"path": "a", "type": "alpaca", "shards": 4}]},
+            "datasets[0].shards",
+        ),
+        (LLAMA_FACTORY, {"resume_from_checkpoint": "x"}, "resume_from_checkpoint"),
+        (TRL, {"never_heard_of": "x"}, "never_heard_of"),
+    ],
+)
+def test_what_changes_the_result_and_is_left_out_is_dropped(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], key: str
+) -> None:
+    assert [row.key for row in read(tmp_path, base, **changes).of("dropped")] == [key]
+
+
+def test_a_key_that_is_off_or_null_changes_nothing(tmp_path: Path) -> None:
+    off = {"deepspeed": None, "fsdp": [], "never_heard_of": False, "lora_model_dir": None}
+    imported = read(tmp_path, AXOLOTL, **off)
+    assert not imported.of("refused", "dropped")
+    assert imported.values == read(tmp_path, AXOLOTL).values
+
+
+@pytest.mark.parametrize(
+    ("entry", "columns", "roles"),
+    [
+        ({"type": "chat_template"}, None, None),
+        ({"type": "chat_template", "field_messages": "conversations"}, None, None),
+        ({"type": "chat_template", "field_messages": "talk"}, {"messages": "talk"}, None),
+        ({"type": "chat_template", "roles": {"user": ["human", "asker"]}}, None, {"asker": "user"}),
+        ({"type": "completion", "field": "chapter"}, {"text": "chapter"}, None),
+        (
+            {"type": {"field_instruction": "q", "field_output": "a", "format": "Q: {instruction}"}},
+            {"prompt": "{q} ", "completion": "a"},
+            None,
+        ),
+    ],
+)
+def test_types_of_axolotl_datasets(
+    tmp_path: Path, entry: dict[str, Any], columns: Any, roles: Any
+) -> None:
+    imported = read(tmp_path, AXOLOTL, datasets=[{"path": "d.jsonl", **entry}])
+    (source,) = imported.values["data.train"]
+    assert (source.get("columns"), source.get("roles")) == (columns, roles)
+    assert not imported.of("refused", "dropped")
+
+
+def test_full_fine_tuning_has_no_adapter(tmp_path: Path) -> None:
+    imported = read(tmp_path, AXOLOTL, adapter="absent", unfrozen_parameters=["^lm_head", "norm"])
+    assert imported.values["adapter.kind"] == "none"
+    assert imported.values["model.quantize"] == "none"
+    assert imported.values["train.layers"] == "(?:lm_head.*)|(?:norm.*)"
+
+
+def test_without_data_for_evaluations_there_are_none(tmp_path: Path) -> None:
+    imported = read(tmp_path, AXOLOTL, val_set_size=0)
+    assert imported.values["eval.every"] == 0
+    assert "eval.per_epoch" not in imported.values
+
+
+def test_default_arguments_of_trainers_drop_nothing(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+    from trl import DPOConfig, SFTConfig
+
+    for kind, task in ((TrainingArguments, None), (SFTConfig, "sft"), (DPOConfig, "dpo")):
+        arguments = kind(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+        text = arguments.to_json_string()
+        imported = read_foreign(Path("arguments.json"), text, task)
+        assert [row.key for row in imported.of("refused", "dropped")] == [], kind.__name__
+
+
+def test_tools_are_recognized_by_their_keys() -> None:
+    assert tool_of(AXOLOTL) == "axolotl"
+    assert tool_of(LLAMA_FACTORY) == "LLaMA-Factory"
+    assert tool_of(TRL) == "TRL"
+    assert tool_of({"model": {"id": "m"}, "train": {"lr": 1}}) is None
+    assert hint_of(Path("my axolotl.yml"), AXOLOTL).endswith(
+        "import it with: fttui import 'my axolotl.yml' -o my.yaml"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\n", "not the configuration of a known tool"),
+        ("- a\n", "expected keys with values"),
+        ("a: [\n", "not valid YAML"),
+        (yaml.safe_dump({**AXOLOTL, "learning_rate": "fast"}), "expected a number, got fast"),
+        (yaml.safe_dump({**AXOLOTL, "datasets": 5}), "a value of this axolotl configuration"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(text: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        read_foreign(Path("x.yaml"), text)
+
+
+def test_comments_follow_their_keys(tmp_path: Path) -> None:
+    text = "# fits the card\nmicro_batch_size: 2\n\nlearning_rate: 0.0002 # tuned\nx: 1\n"
+    found = comments_of(text)
+    assert found == {"micro_batch_size": "fits the card", "learning_rate": "tuned"}
+    lines = written(read(tmp_path, AXOLOTL), "o.yml", text).splitlines()
+    assert "  batch: 2  # micro_batch_size | fits the card" in lines
+    assert "  lr: 0.0002  # learning_rate | tuned" in lines

@@ -1,0 +1,122 @@
+"""`import`: turn the configuration of another training tool into one of fttui."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
+
+from fttui.engine.config.foreign.draft import Imported, Row, Verdict
+from fttui.engine.config.foreign.reading import read_foreign
+from fttui.engine.config.foreign.writing import written
+from fttui.engine.config.load import load_config, parse_override, read_config
+from fttui.engine.errors import ConfigError
+
+from .check import check_configuration
+from .options import Commands, say
+
+_ORDER: tuple[Verdict, ...] = ("refused", "dropped", "nearly", "same", "no effect")
+
+
+def add_commands(commands: Commands) -> None:
+    """Register the subcommand `import` of `fttui`."""
+    parser = commands.add_parser(
+        "import", help="turn a configuration of axolotl, LLaMA-Factory or TRL into one of fttui"
+    )
+    parser.add_argument("config", metavar="FILE", type=Path, help="a YAML or JSON file")
+    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="where to write it")
+    parser.add_argument(
+        "--task", choices=("sft", "dpo", "kto"), help="for TRL, if the keys do not show it"
+    )
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="K=V",
+        help="set a key of fttui, such as model.id=FOLDER",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accept", action="store_true", help="write it although keys that change the result drop"
+    )
+    parser.add_argument("--no-check", action="store_true", help="do not run `fttui check` on it")
+    parser.set_defaults(handler=_import)
+
+
+def _import(options: argparse.Namespace) -> int:
+    text = read_config(options.config)
+    imported = read_foreign(options.config, text, options.task)
+    imported = _with_overrides(imported, options.overrides)
+    for line in table(imported.rows):
+        say(line)
+    counts = Counter(row.verdict for row in imported.rows if row.key)
+    say(f"{imported.tool}: " + ", ".join(f"{counts[one]} {one}" for one in _ORDER if counts[one]))
+    _require_possible(imported, options)
+    yaml = written(imported, options.config.name, text)
+    if options.out is None:
+        say("")
+        say(yaml.rstrip("\n"))
+        return 0
+    _write(options.out, yaml)
+    say(f"written to {options.out}")
+    load_config(options.out)
+    if options.no_check:
+        say(f"check it with: fttui check {quote(str(options.out))}")
+        return 0
+    return check_configuration(options.out)
+
+
+def table(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each key: verdict, key and value, then the key of fttui or the reason."""
+    ordered = sorted(rows, key=lambda row: _ORDER.index(row.verdict))
+    cells = [(row.verdict, _their(row), _ours(row)) for row in ordered]
+    width = min(60, max((len(theirs) for _, theirs, _ in cells), default=0))
+    return [f"{verdict:<9}  {theirs:<{width}}  {ours}".rstrip() for verdict, theirs, ours in cells]
+
+
+def _their(row: Row) -> str:
+    return f"{row.key}: {row.value}" if row.key else "(not given)"
+
+
+def _ours(row: Row) -> str:
+    parts = [f"→ {row.ours}" if row.ours else "", f"({row.reason})" if row.reason else ""]
+    return " ".join(filter(None, parts))
+
+
+def _with_overrides(imported: Imported, overrides: Sequence[str]) -> Imported:
+    """Return the configuration with keys that the command line sets."""
+    values, notes = dict(imported.values), dict(imported.notes)
+    for override in overrides:
+        path, value = parse_override(override)
+        values[path], notes[path] = value, "--set"
+    return Imported(imported.tool, imported.rows, values, notes)
+
+
+def _require_possible(imported: Imported, options: argparse.Namespace) -> None:
+    """Refuse what cannot be trained, and what would be trained differently without consent.
+
+    Raises:
+        ConfigError: a key is refused, or one that changes the result is dropped.
+    """
+    if refused := imported.of("refused"):
+        raise ConfigError(
+            f"{options.config}: cannot be trained with fttui:\n"
+            + "\n".join(f"  {row.key}: {row.value}: {row.reason}" for row in refused)
+        )
+    missing = [key for key in ("model.id", "data.train") if not imported.values.get(key)]
+    if missing:
+        wanted = " ".join(f"--set {key}=…" for key in missing)
+        raise ConfigError(f"{options.config}: names no {' and no '.join(missing)}; add {wanted}")
+    dropped = imported.of("dropped")
+    if dropped and not options.accept:
+        raise ConfigError(
+            f"{options.config}: {len(dropped)} keys that change the result have no counterpart; "
+            "import without them with --accept:\n"
+            + "\n".join(f"  {row.key}: {row.value}: {row.reason}" for row in dropped)
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path}: exists already; choose another name for -o") from None
