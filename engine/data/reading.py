@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..config.data_reasons import NAN_LABEL
-from ..config.schema import STDLIB_PAIRS, DataSource, RunConfig
+from ..config.schema import STDLIB_PAIRS, Column, DataSource, RunConfig
 from ..config.tasks import Format
 from .batches.sampler import epoch_order
 from .findings import Findings
@@ -155,15 +155,25 @@ def _read(
     reader = RecordReader(config, source, findings)
     records, decision = records_of(reader, source, rows)
     reader.use.note(findings)
-    note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
+    note_nan_labels(rows, config.data.columns, findings)
     progress(label, 1, 1)
     return records, decision.form
 
 
-def note_nan_labels(rows: Sequence[SourceRecord], column: str, findings: Findings) -> None:
-    """Note the rows whose label is NaN, which is read as no label."""
+def note_nan_labels(
+    rows: Sequence[SourceRecord], columns: Mapping[str, Column], findings: Findings
+) -> None:
+    """Note the rows whose label is NaN, which is read as no label.
+
+    Args:
+        rows: rows of one source.
+        columns: columns of the data by field, as in `data.columns`.
+        findings: counts the rows.
+    """
+    given = columns.get("label") or "label"
+    name = given if isinstance(given, str) else given[0]
     for row in rows:
-        label = row.values.get(column)
+        label = row.values.get(name)
         if isinstance(label, float) and math.isnan(label):
             findings.note(NAN_LABEL, row.place)
 

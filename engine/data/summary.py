@@ -68,7 +68,7 @@ def summarize(
     config, records, unused = read.config, read.records, read.reader.use.unused
     findings.add(read.findings)
     read.reader.use.note(findings)
-    note_nan_labels(rows, config.data.columns.get("label") or "label", findings)
+    note_nan_labels(rows, config.data.columns, findings)
     texts = [list(_texts(record)) for record in records]
     summary = replace(
         summary,

@@ -225,8 +225,13 @@ def test_what_changes_the_result_and_is_left_out_is_dropped(
 
 
 def test_a_key_that_is_off_or_null_changes_nothing(tmp_path: Path) -> None:
-    off = {"deepspeed": None, "fsdp": [], "never_heard_of": False, "lora_model_dir": None}
-    imported = read(tmp_path, AXOLOTL, **off)
+    off: dict[str, Any] = {
+        "deepspeed": None,
+        "fsdp": [],
+        "never_heard_of": False,
+        "lora_model_dir": None,
+    }
+    imported = read(tmp_path, {**AXOLOTL, **off})
     assert not imported.of("refused", "dropped")
     assert imported.values == read(tmp_path, AXOLOTL).values
 
