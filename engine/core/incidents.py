@@ -24,7 +24,8 @@ class Incidents:
     def join(self, alert: Alert, public_id: str) -> str:
         """Return the id of the incident of an alert; its own id if it begins one.
 
-        Alerts about the machine or the progress are incidents of their own, and hints are none.
+        Alerts about the machine or the progress are incidents of their own; a hint (severity info)
+        belongs to none, which is an empty id.
 
         Args:
             alert: the alert.

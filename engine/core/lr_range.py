@@ -57,7 +57,10 @@ class Sweep:
 
     @property
     def steepest(self) -> float | None:
-        """The learning rate of the steepest fall on a log scale; None if the loss never falls."""
+        """The learning rate of the steepest fall on a log scale.
+
+        None if the loss never falls, or if there are too few steps.
+        """
         slopes = _slopes([math.log(rate) for rate in self.rates], self.smoothed)
         inner = range(SETTLED, len(slopes) - 1)
         best = min(inner, key=lambda index: slopes[index], default=None)
@@ -65,7 +68,10 @@ class Sweep:
 
     @property
     def below_lowest(self) -> float | None:
-        """A tenth of the learning rate with the lowest loss, the usual margin to divergence."""
+        """A tenth of the learning rate with the lowest smoothed loss.
+
+        That is the usual margin to divergence. None with at most `SETTLED` losses.
+        """
         settled = range(SETTLED, len(self.smoothed))
         lowest = min(settled, key=lambda index: self.smoothed[index], default=None)
         return None if lowest is None else self.rates[lowest] / 10

@@ -20,7 +20,9 @@ class MemoryPlanCheck:
     _said_bytes: int = field(default=0, init=False)
 
     def correct(self, measured_bytes: int, measure: str) -> None:
-        """Replace the plan by what a trial of the largest step took, if that is more.
+        """Replace the plan by what a trial of the largest step took.
+
+        A plan for the same figure is replaced only by a higher value.
 
         Args:
             measured_bytes: Peak memory of the trial.

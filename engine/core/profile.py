@@ -62,7 +62,7 @@ class ProfileContext:
     fast: bool
     """Whether whole micro-batches are launched as CUDA graphs."""
     free_bytes: int | None
-    """Memory of the device that is free at the peak; None without a device."""
+    """GPU memory that no process has reserved; None without a GPU."""
 
 
 def summarise(

@@ -119,7 +119,10 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
         )
 
     def went_back(self, to_step: int, skipped: int) -> None:
-        """Record a rollback to a step: forget detours from there on, and add its own."""
+        """Record a rollback to a step: forget detours from there on, and add its own.
+
+        The probation of a recovery that began at another step ends.
+        """
         self.detours = [d for d in self.detours if d.step < to_step]
         if skipped:
             self.detours.append(Detour(to_step, skipped))
@@ -184,7 +187,7 @@ def anomaly_named(
         meant = name in (alert.id, public) or (public is None and alert.id == bare)
         if (alert.kind in RECOVERABLE and meant) if name else alert.threatens:
             return alert
-    what = f"anomaly {name!r}" if name else "spike, divergence or explosion"
+    what = f"anomaly {name!r}" if name else "instability"
     raise NoWayBack(
         f"there was no {what} on this timeline to recover from; "
         "to go back all the same: rollback CHECKPOINT"

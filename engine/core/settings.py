@@ -36,9 +36,9 @@ class SettingsContext:
     lr_schedule: float
     """The schedule's learning rate for the next update, before scaling."""
     norm_percentile: Callable[[float], float | None]
-    """Return a percentile of recent gradient norms; None when there are none yet."""
+    """Returns a percentile of recent gradient norms; None when there are none yet."""
     why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: ""
-    """Return why the samples with these ids cannot all be kept out; empty if they can."""
+    """Returns why the samples with these ids cannot all be kept out; empty if they can."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def apply_setting(
     """Return the settings after a command.
 
     Raises:
-        Inapplicable: with the reason.
+        Inapplicable: the setting cannot be applied now; the message says why.
     """
     match command:
         case ScaleLr() | SetLr() | ResetLr():
@@ -93,8 +93,8 @@ def _change_lr(
         case SetLr(value=value):
             if context.lr_schedule <= 0:
                 raise Inapplicable(
-                    f"the schedule is 0 at step {context.step}: no scale makes it {value:g}; "
-                    "set it after the first warm-up step"
+                    f"the schedule's learning rate is 0 at step {context.step}, so no scale makes "
+                    f"it {value:g}; set it at a step where the schedule is above 0"
                 )
             scale = value / context.lr_schedule
         case ResetLr():
@@ -113,7 +113,9 @@ def _change_clip(
     if command.percentile is not None:
         clip = context.norm_percentile(command.percentile)
         if clip is None:
-            raise Inapplicable("no gradient norms seen yet to take a percentile of")
+            raise Inapplicable(
+                "no gradient norm is known yet, so there is no percentile; set it after a step"
+            )
     new = msgspec.structs.replace(settings, clip=clip, clip_percentile=command.percentile)
     return SettingsChange(new, _describe_clip(settings), _describe_clip(new))
 
@@ -194,7 +196,12 @@ def pause_if_due(settings: RunSettings, step: int) -> RunSettings:
 
 
 def clip_now(settings: RunSettings, percentile: Callable[[float], float | None]) -> float | None:
-    """Return the max gradient norm of the next update; None when clipping is off."""
+    """Return the max gradient norm of the next update; None when clipping is off.
+
+    Args:
+        settings: the settings in force.
+        percentile: returns a percentile of the recent gradient norms; None before the first norm.
+    """
     if settings.clip_percentile is None:
         return settings.clip
     return percentile(settings.clip_percentile) or settings.clip

@@ -257,7 +257,7 @@ def note_quarantine(batches: Batches, kept_out: Sequence[str], event_log: EventL
     """Tell how many samples are in quarantine, and which of them the data do not have any more.
 
     Raises:
-        DataError: none would be left to take their places.
+        DataError: no samples would be left to train on in their places.
     """
     absent = batches.unknown(kept_out)
     if absent:

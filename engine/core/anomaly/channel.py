@@ -110,7 +110,7 @@ class Signal(msgspec.Struct):
         return Reading(x - level, level, noisier * record_sd, level_sd)
 
     def level(self) -> float:
-        """Return the usual value at present; there must be one."""
+        """Return the usual value at present; at least one record must be known."""
         near = sorted(self.recent.values[-NEAR_RECORDS:])
         return min(self.recent.median(), near[len(near) // 2])
 
@@ -154,7 +154,10 @@ class Signal(msgspec.Struct):
         return math.sqrt(freedom * math.expm1(QUANTILE_SD**2 / freedom)) / QUANTILE_SD
 
     def limit(self, sd: float, probability: float) -> float:
-        """Return the residual that the next value exceeds with a probability."""
+        """Return the residual that the next value exceeds with this probability.
+
+        `sd` is the standard deviation of a record.
+        """
         widened = sd * self._widening()
         limit = max(
             self.tail.limit(probability, RECORD_TAIL), LIGHTEST_TAIL.upper_quantile(probability)
@@ -164,14 +167,15 @@ class Signal(msgspec.Struct):
     def normal_limit(self, sd: float) -> float:
         """Return the residual that normal noise exceeds once in 30,000 records.
 
-        It is no less than what outliers must exceed in a run that has come back from others.
+        It is at least the limit that follows from outliers that the run has come back from.
         """
         return max(NORMAL_SD * sd * self.tail.width(RECORD_TAIL), self.tail.outlier_limit(sd))
 
     def takes_alarms(self, x: float) -> bool:
         """Return whether a value may raise an alarm.
 
-        It must rise, and not belong to an excursion that was told, unless it is twice as high.
+        It must be above the value before it; within `QUIET_RECORDS` of an alarm it must be twice
+        the value that raised the alarm.
         """
         if self.quiet:
             return x > self.peak + GROWN_RISE

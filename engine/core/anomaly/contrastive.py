@@ -23,7 +23,7 @@ class Collapse(msgspec.Struct):
     def update(
         self, neg_cos: float | None, loss: float | None, candidates: float | None
     ) -> tuple[str, float, float] | None:
-        """Add a record; return quantity, value and limit in the record that completes a collapse.
+        """Add a record; return (quantity, value, limit) if it completes a collapse, else None.
 
         Args:
             neg_cos: mean cosine to the negatives.

@@ -76,7 +76,7 @@ class Detector:
         return [to_alert(finding, step) for finding in found]
 
     def usual_up_to(self) -> float | None:
-        """Return the loss above which the next record may raise an alarm; None while none may."""
+        """Return the loss above which the next record may be a spike; None while it is unknown."""
         state = self._state
         return state.stability.usual_up_to(state.strict())
 
@@ -98,7 +98,8 @@ class Detector:
     def relearn(self) -> None:
         """Reset the baseline levels, as after a rollback, a new learning rate or other data.
 
-        For about a dozen records only non-finite values raise alarms.
+        Spikes and gradient explosions are found again after six records, divergences after ten
+        more.
         """
         self._state.stability.relearn()
         self._state.plateau.relearn()

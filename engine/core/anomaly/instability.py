@@ -15,11 +15,11 @@ from .trend import ColdStart, Trend
 LOSS_RISE = math.log(1.3)
 """Least effect size: a loss 30 % above its level is a spike if noise does not explain it."""
 CLEAR_SD, CLEAR_RISE = 20.0, 0.05
-"""In a quiet run, so is one of 20 standard deviations, from 5 % on."""
+"""In a quiet run a loss 20 standard deviations above its level is a spike too, from 5 % on."""
 LINEAR_RISE = math.asinh(1)
 """Where ratios mean nothing, a loss must rise by one unit of the scale."""
 LINEAR_LIFT = 4.0
-"""There, the factor on the least lift of a divergence."""
+"""Factor on the least rise of a divergence, for losses whose ratios mean nothing."""
 GRAD_RISE = math.log(8)
 """A smaller rise of the gradient norm harms nothing; norms are noisier than losses."""
 GRAD_ANY = math.log(10)
@@ -30,9 +30,9 @@ The extrapolated tail of smaller norms does not raise this threshold, outliers o
 BAD_RECORDS = 10
 """Finite records after which a non-finite value is news again."""
 SCALER_RECORDS = 8
-"""Overflows together with a loss scaler that are more than its search for a scale."""
+"""Number of overflows from which a loss scaler no longer just searches for its scale."""
 ZERO_RECORDS = 3
-"""Losses of exactly 0 in a row, none before, that are an overflow and no rounded value."""
+"""Losses of exactly 0 in a row that are an overflow, if the run has had none before."""
 COLLAPSE_UNITS = 50.0
 """Loss from which a fall to exactly 0 must be an overflow, in units of the loss scale: 5 % of the
 first losses."""

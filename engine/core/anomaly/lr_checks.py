@@ -35,7 +35,7 @@ class TopLr(msgspec.Struct):
     top: float = 0.0
 
     def update(self, lr: float) -> bool:
-        """Add a learning rate; return whether it rises or holds its top."""
+        """Add a learning rate; return whether it is above 0 and about the highest so far."""
         self.top = max(self.top, lr)
         return lr > 0 and lr >= RISING_LR_SHARE * self.top
 
@@ -48,7 +48,7 @@ class LossScale(msgspec.Struct):
     told: bool = False
 
     def update(self, scale: float) -> tuple[float, float] | None:
-        """Add a loss scale; return it and the one it fell from, once per fall."""
+        """Add a loss scale; return it and the one it fell from, once per collapse, else None."""
         self.count += 1
         self.last = [*self.last[1 - SCALE_RECORDS :], scale]
         if self.count <= SCALE_WARMUP:

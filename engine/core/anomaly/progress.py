@@ -106,7 +106,10 @@ class NoLearning(msgspec.Struct):
     """Whether the loss has left its first level; nothing is checked after that."""
 
     def update(self, loss: float) -> float | None:
-        """Add a loss; return the level that it has not left, once."""
+        """Add a loss; return the median of the last losses, once, if nothing is learned.
+
+        Otherwise return None.
+        """
         if self.told or self.learned:
             return None
         if len(self.first) < FIRST_RECORDS:
@@ -189,7 +192,7 @@ class Plateau(msgspec.Struct):
             self.count = RUN_BLOCKS
 
     def relearn(self) -> None:
-        """Reset the losses so far."""
+        """Forget the losses so far, as after a rollback."""
         self.blocks = []
         self.total, self.held = 0.0, 0
 
@@ -213,7 +216,7 @@ class Overfit(msgspec.Struct):
     told: bool = False
 
     def update(self, eval_loss: float, train: float) -> float | None:
-        """Add an evaluation; return the best one if this one shows overfitting, once.
+        """Add an evaluation; return the best loss, once, if this one shows overfitting, else None.
 
         Args:
             eval_loss: loss of the evaluation.

@@ -74,7 +74,7 @@ class State(msgspec.Struct):
     verdicts: Verdicts = msgspec.field(default_factory=Verdicts)
 
     def strict(self) -> Strictness:
-        """Return how much an alarm of instability takes."""
+        """Return the thresholds of instability alarms, from rate and sensitivity."""
         rate = self.rate * self.sensitivity**RATE_POWER
         return Strictness(rate, 1 / math.sqrt(self.sensitivity))
 

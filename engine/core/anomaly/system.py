@@ -43,7 +43,7 @@ class Throughput(msgspec.Struct):
     count: int = 0
 
     def update(self, rate: float) -> tuple[float, float] | None:
-        """Add a throughput; return the present and the usual one when a lasting drop is found.
+        """Add a throughput; return (present, usual) when a lasting drop is found, else None.
 
         The long window takes no values while the rate is low; after a long time the low rate
         becomes the usual one.
@@ -70,7 +70,7 @@ class Memory(msgspec.Struct):
     """Lowest value of each finished block, oldest first."""
 
     def update(self, allocated: float) -> tuple[float, float] | None:
-        """Add a value; return memory now and before in the record where it counts as a leak.
+        """Add a value; return (memory now, memory before) if it completes a leak, else None.
 
         A leak is `BLOCKS` rising blocks in a row, `LEAK_RISE` in all, to a new height.
         """
@@ -100,7 +100,10 @@ class Straggler(msgspec.Struct):
     held: int = 0
 
     def update(self, seconds: Sequence[float]) -> tuple[int, float, float] | None:
-        """Add the time of every rank; return the slow rank, its time and that of the others."""
+        """Add the seconds of every rank; return (slow rank, its seconds, seconds of the others).
+
+        A rank is returned once, after `SLOW_RECORDS` as the slowest; otherwise the result is None.
+        """
         if len(seconds) < 2 or min(seconds) <= 0:
             return None
         if len(self.leads) != len(seconds):

@@ -36,7 +36,7 @@ class Prior(msgspec.Struct, frozen=True):
     """Prior sample size: the number of values in the tail that the prior counts for."""
 
     def upper_quantile(self, probability: float) -> float:
-        """Return the value that the next one exceeds with a probability if the tail is known."""
+        """Return the value that the next one exceeds with this probability, by the prior alone."""
         return self.threshold + self.excess * math.log(TAIL_SHARE / probability)
 
 
@@ -77,7 +77,7 @@ class Tail(msgspec.Struct):
             self.alarms = [age + 1 for age in self.alarms if age < TAIL_RECORDS]
 
     def limit(self, probability: float, prior: Prior, every: int = 1) -> float:
-        """Return the value that the next one exceeds with a probability.
+        """Return the value that the next one exceeds with this probability.
 
         Args:
             probability: far below `TAIL_SHARE`.
@@ -101,7 +101,7 @@ class Tail(msgspec.Struct):
         return threshold + total * (growth - 1)
 
     def width(self, prior: Prior) -> float:
-        """Return the value at which the tail begins over that of the prior, at least 1.
+        """Return the threshold of the tail divided by the threshold of the prior, at least 1.
 
         It is 1 while there are few values. It is above 1 for autocorrelated noise: neighbouring
         records then differ less than distant ones, so the standard deviation, which is estimated

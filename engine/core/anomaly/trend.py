@@ -28,7 +28,7 @@ quantile because the minimum of many levels depends on chance.
 LOOK_EVERY = 4
 """Records between two lifts that enter the tail."""
 DEPENDENT = 5
-"""Such lifts share records with so many others, so that they count as one."""
+"""Number of consecutive lifts that share records, so that they count as one."""
 LAG = 6
 """Number of such lifts that wait, so that a ramp does not widen its own limit."""
 LIFT_TAIL = Prior(threshold=0.9, excess=0.2, weight=8)
@@ -36,7 +36,7 @@ LIFT_TAIL = Prior(threshold=0.9, excess=0.2, weight=8)
 LEAST_LIFT = 0.18
 """A lift by a fifth, as log ratio, is a divergence if it is out of the noise."""
 CLEAR_SD, CLEAR_LIFT = 12.0, 0.05
-"""In a quiet run, so is one of 12 standard deviations of a record, from 5 % on."""
+"""In a quiet run a lift of 12 standard deviations of a record is one too, from 5 % on."""
 HOLD_RECORDS = 100
 """Records after which a raised level counts as the usual one."""
 COLD_RECORDS = 40
@@ -170,7 +170,7 @@ class ColdStart(msgspec.Struct):
     alarmed: bool = False
 
     def update(self, loss: float) -> float | None:
-        """Add a loss; return the level that it left, once."""
+        """Add a loss; return the level from which it diverged, once, else None."""
         if self.alarmed or len(self.losses) >= COLD_RECORDS or loss <= 0:
             return None
         self.losses.append(loss)

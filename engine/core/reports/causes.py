@@ -61,7 +61,7 @@ def _evidence(cause: str, signs: Signs) -> list[str]:
 def _rate(signs: Signs) -> list[str]:
     found = [f"changed lately: {change}" for change in signs.lr_raised]
     if signs.lr_scale > 1:
-        found.append(f"×{signs.lr_scale:g} of the schedule")
+        found.append(f"it is ×{signs.lr_scale:g} that of the schedule")
     if signs.clip_share is not None and signs.clip_share > MOSTLY_CLIPPED:
         found.append(f"{signs.clip_share:.0%} of recent steps were clipped")
     if _origin(signs) == WEIGHTS:

@@ -44,7 +44,7 @@ def _todo(report: AnomalyReport) -> str:
 
 
 def odd_records(rows: RowEvidence | None) -> str:
-    """Return by how many odd records an alert is explained, as a clause."""
+    """Return a clause that says how many odd records explain an alert."""
     count = len(rows.odd) if rows is not None else 1
     return "one odd record explains it" if count == 1 else f"{count} odd records explain it"
 

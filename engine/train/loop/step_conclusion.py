@@ -120,7 +120,10 @@ class StepConclusion:
             self._control.drop_step()
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
-        """Decide on an update that the device may have held back; return whether one waits."""
+        """Decide on a step that the device has judged.
+
+        Return whether the device held the update back for the host; a final gate never does.
+        """
         step.timed(step.clock.took_s())
         held = step.known.held
         for parameter, gradient in step.gradients if held else ():

@@ -181,7 +181,7 @@ class AnomalyReporter:
     def look(self, seen: SeenExamples, *, losses: bool) -> StepRows:
         """Return what all ranks know about the rows of this step and of the step before.
 
-        A collective.
+        All ranks call this together.
 
         Args:
             seen: the examples that this rank trained on.

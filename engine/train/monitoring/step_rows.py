@@ -28,7 +28,7 @@ class RowLoss(NamedTuple):
 RowLosses = Callable[[Sequence[Example]], Sequence[RowLoss]]
 """Computes the losses of rows one by one, with the present weights, without a trace on the run.
 
-Not a collective. It raises `NoRowLosses` if the loss has no part that belongs to a single row.
+Each rank may call it alone. It raises `NoRowLosses` if no part of the loss belongs to one row.
 """
 
 
@@ -75,7 +75,7 @@ class RowReader:
     def read(self, seen: SeenExamples, modules: list[Module], *, losses: bool) -> StepRows:
         """Return the rows of all ranks, and the modules of the first rank that has any.
 
-        A collective.
+        All ranks call this together.
 
         Args:
             seen: the examples that this rank trained on.

@@ -169,7 +169,7 @@ def test_without_a_name_the_newest_instability_that_is_more_than_info_is_meant()
     assert anomaly_named([*alerts, signal(14, "collapse")], "").id == "grad_explosion-9"
     twice = [signal(9, "spike"), signal(9, "grad_explosion")]
     assert anomaly_named(twice, "").id == "grad_explosion-9"
-    with pytest.raises(NoWayBack, match="no spike, divergence or explosion on this timeline"):
+    with pytest.raises(NoWayBack, match="no instability on this timeline"):
         anomaly_named([signal(12, "nonfinite", "info"), signal(14, "collapse")], "")
 
 

@@ -39,7 +39,7 @@ def test_without_evidence_the_causes_are_in_their_usual_order() -> None:
         ("divergence", Signs(clip_share=0.5), ""),
         ("divergence", Signs(clip_share=0.51), " (51% of recent steps were clipped)"),
         ("divergence", Signs(lr_scale=1.0), ""),
-        ("divergence", Signs(lr_scale=1.5), " (×1.5 of the schedule)"),
+        ("divergence", Signs(lr_scale=1.5), " (it is ×1.5 that of the schedule)"),
         ("divergence", Signs(lr_raised=["lr scale 3"]), " (changed lately: lr scale 3)"),
         ("spike", Signs(grad_ratio=3.0), ""),
         ("spike", Signs(grad_ratio=3.1), " (the gradient of this step is ×3.1 the usual one)"),

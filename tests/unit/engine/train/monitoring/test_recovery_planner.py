@@ -170,7 +170,7 @@ def test_an_anomaly_that_is_unknown_or_no_instability_is_refused(
 def test_without_an_instability_there_is_nothing_to_recover_from(tmp_path: Path) -> None:
     with pytest.raises(NoWayBack) as refused:
         Scene(tmp_path, alert("plateau", 100)).recovery()
-    assert str(refused.value) == f"there was no spike, divergence or explosion {NO_WAY}"
+    assert str(refused.value) == f"there was no instability {NO_WAY}"
 
 
 def test_without_a_good_checkpoint_there_is_no_way_back(tmp_path: Path) -> None:
