@@ -39,7 +39,7 @@ from .host_embedding import QuantizedHead, ends_on_host, make_lean
 from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
-from .quantization import form_of, quantization_of
+from .quantization import dequantize_layers, form_of, loading_dtype, quantization_of
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 
@@ -257,7 +257,7 @@ def _load_base(
     with weights_progress("Loading weights", progress):
         base, loaded = auto_class(settings).from_pretrained(
             source,
-            dtype=dtype,
+            dtype=loading_dtype(quantization, dtype),
             device_map=places,
             # None would be taken as a wish to load quantized files as if they were not.
             **({} if quantization is None else {"quantization_config": quantization}),
@@ -268,6 +268,7 @@ def _load_base(
         )
     layers = int(getattr(settings.get_text_config(), "num_hidden_layers", 0))
     left_out = require_complete(loaded, model.id, layers)
+    dequantize_layers(base, dtype)
     if quantization is not None and model.quantize in ("nf4", "fp4"):
         quantize_experts(base, model.quantize, double_quant=model.double_quant)
     for parameter in base.parameters():

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import (
+    AwqConfig,
     BitsAndBytesConfig,
     CompressedTensorsConfig,
     FineGrainedFP8Config,
+    GPTQConfig,
     Mxfp4Config,
 )
 from transformers.quantizers.base import get_keys_to_not_convert
+from transformers.utils.quantization_config import QuantizationMethod
 
 from ..config.checks import check_quantized, stored_quantization
 from ..config.checks.quantized import DEQUANTIZED, method_of
@@ -39,8 +44,8 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
             f"{model.id} is an encoder-decoder ({settings.model_type}), but fttui trains "
             f"decoder-only language models. Choose a causal language model."
         )
-    if method := _stored_quant_method(config, settings):
-        return _dequantizing(method) if method in DEQUANTIZED else None
+    if stored := _stored_quantization(config, settings):
+        return _dequantizing(stored) if method_of(stored) in DEQUANTIZED else None
     if model.quantize == "none":
         return None
     if settings.model_type in _RESCALED:
@@ -63,8 +68,8 @@ def quantization_of(config: RunConfig, settings: Any, dtype: torch.dtype) -> Any
     )
 
 
-def _stored_quant_method(config: RunConfig, settings: Any) -> str | None:
-    """Return the method by which the weights are stored quantized; None if they are not.
+def _stored_quantization(config: RunConfig, settings: Any) -> Mapping[str, Any] | None:
+    """Return the form in which the weights are stored quantized; None if they are not.
 
     Raises:
         ModelError: Weights in this form cannot be trained, or not with this configuration.
@@ -73,17 +78,78 @@ def _stored_quant_method(config: RunConfig, settings: Any) -> str | None:
     problem = next(check_quantized(config, found), None)
     if problem is not None:
         raise ModelError(f"{problem.key}: {problem.text}.")
-    stored = stored_quantization(found)
-    return None if stored is None else method_of(stored)
+    return stored_quantization(found)
 
 
-def _dequantizing(method: str) -> Any:
+def _dequantizing(stored: Mapping[str, Any]) -> Any:
     """Return the configuration that dequantizes stored weights while they are loaded."""
+    method = method_of(stored)
     if method == "fp8":
         return FineGrainedFP8Config(dequantize=True)
     if method == "mxfp4":
         return Mxfp4Config(dequantize=True)
+    bits = int(stored.get("bits") or 4)
+    # Other kernels repack the weights; `dequantize_layers` reads them.
+    if method == "gptq":
+        return GPTQConfig(bits=bits, backend="torch")
+    if method == "awq":
+        return AwqConfig(bits=bits, backend="torch_awq")
     return CompressedTensorsConfig(dequantize=True)
+
+
+def loading_dtype(quantization: Any, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype to load in, for weights that are wanted in a dtype.
+
+    AWQ weights are loaded in fp32: on a GPU transformers would take fp16 instead of bf16.
+    """
+    return torch.float32 if isinstance(quantization, AwqConfig) else dtype
+
+
+def dequantize_layers(base: Any, dtype: torch.dtype) -> None:
+    """Replace layers that compute with GPTQ or AWQ weights by plain ones in a dtype.
+
+    transformers dequantizes the other forms itself.
+    """
+    method = getattr(base, "quantization_method", None)
+    if method not in (QuantizationMethod.GPTQ, QuantizationMethod.AWQ):
+        return
+    from gptqmodel.nn_modules.qlinear import BaseQuantLinear
+
+    # The package compiles what is called here once for each layer, which takes seconds each time.
+    with torch.compiler.set_stance("force_eager"):
+        for name, module in list(base.named_modules()):
+            if isinstance(module, BaseQuantLinear):
+                base.set_submodule(name, _plain_layer(module, dtype))
+    base.hf_quantizer.remove_quantization_config(base)
+    if method == QuantizationMethod.AWQ:
+        _cast(base, dtype)
+
+
+def _cast(base: Any, dtype: torch.dtype) -> None:
+    """Convert the weights of a model that was loaded in fp32, except those that stay in it."""
+    wide = set(base._keep_in_fp32_modules_strict or ())
+    if dtype == torch.float16:
+        wide |= set(base._keep_in_fp32_modules or ())
+    for name, weight in base.named_parameters():
+        if not any(part in wide for part in name.split(".")):
+            weight.data = weight.data.to(dtype)
+    base.config.dtype = dtype
+
+
+@torch.no_grad()
+def _plain_layer(layer: Any, dtype: torch.dtype) -> nn.Linear:
+    """Return the linear layer with the weights of a quantized one.
+
+    Its outputs for the unit vectors are its weights, exactly: every other product is 0.
+    """
+    bias, layer.bias = layer.bias, None
+    device = layer.qweight.device
+    weight = layer(torch.eye(layer.in_features, dtype=torch.float32, device=device)).T
+    plain = nn.Linear(layer.in_features, layer.out_features, bias=bias is not None, device="meta")
+    plain.weight = nn.Parameter(weight.to(dtype).contiguous(), requires_grad=False)
+    if bias is not None:
+        plain.bias = nn.Parameter(bias.to(dtype), requires_grad=False)
+    return plain
 
 
 def form_of(base: Any) -> str | None:

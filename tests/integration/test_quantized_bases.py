@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.errors import ModelError
 from fttui.engine.export.__main__ import main as export
+from fttui.engine.model.load import load_model
+from fttui.engine.model.progress import ignore_progress
 from fttui.engine.protocol.events import RunStarted, SampleGenerated
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.tui.cli.main import main as fttui
@@ -159,10 +162,76 @@ def in_compressed_tensors(plain: Path, folder: Path) -> dict[str, torch.Tensor]:
     return meant
 
 
-@pytest.mark.parametrize("write", [in_fp8, in_compressed_tensors])
+def in_gptq(plain: Path, folder: Path, *, by_activation: bool = False) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers in 4 bits as GPTQ stores them; return their meaning.
+
+    With `by_activation` the columns of a group are not neighbours.
+    """
+    form = {"quant_method": "gptq", "desc_act": by_activation, "checkpoint_format": "gptq"}
+    return in_four_bits(plain, folder, form | {"sym": True}, by_activation=by_activation)
+
+
+def in_awq(plain: Path, folder: Path, *, by_activation: bool = False) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers in 4 bits as AWQ stores them; return their meaning."""
+    assert not by_activation, "AWQ has no such order"
+    form = {"quant_method": "awq", "version": "gemm", "zero_point": True}
+    return in_four_bits(plain, folder, form)
+
+
+def in_four_bits(
+    plain: Path, folder: Path, form: dict[str, Any], *, by_activation: bool = False
+) -> dict[str, torch.Tensor]:
+    """Write a model with its linear layers in 4 bits; return the weights they stand for."""
+    folder.mkdir()
+    weights = safetensors.torch.load_file(plain / "model.safetensors")
+    stored, meant = {}, {}
+    shifts = 4 * torch.arange(8)
+    for name, weight in weights.items():
+        if not name.endswith("_proj.weight"):
+            stored[name] = meant[name] = weight
+            continue
+        rows, columns = weight.shape
+        count = columns // BLOCK
+        group = torch.arange(columns) % count if by_activation else torch.arange(columns) // BLOCK
+        scale = torch.stack([weight[:, group == one].abs().amax(1) for one in range(count)], 1)
+        scale = (scale / 7).half()  # [out, groups]
+        whole = (weight / scale[:, group].float()).round().clamp(-8, 7)
+        meant[name] = (whole.half() * scale[:, group]).float()
+        numbers = (whole + 8).T.long()  # [in, out], zero point 8
+        layer = name.removesuffix(".weight")
+        if form["quant_method"] == "gptq":
+            packed = (numbers.view(columns // 8, 8, rows) << shifts[None, :, None]).sum(1)
+            zeros = torch.full((count, rows // 8, 8), 7)  # the zero point less one
+            stored[f"{layer}.g_idx"] = group.to(torch.int32)
+        else:
+            order = torch.tensor([0, 2, 4, 6, 1, 3, 5, 7])
+            packed = (numbers.view(columns, rows // 8, 8)[:, :, order] << shifts).sum(2)
+            zeros = torch.full((count, rows // 8, 8), 8)
+        stored[f"{layer}.qweight"] = packed.to(torch.int32)
+        stored[f"{layer}.qzeros"] = (zeros << shifts).sum(2).to(torch.int32)
+        stored[f"{layer}.scales"] = scale.T.contiguous()
+    safetensors.torch.save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    for file in plain.iterdir():
+        if file.name != "model.safetensors":
+            (folder / file.name).write_bytes(file.read_bytes())
+    settings = json.loads((folder / "config.json").read_text())
+    settings["quantization_config"] = {"bits": 4, "group_size": BLOCK, **form}
+    (folder / "config.json").write_text(json.dumps(settings))
+    return meant
+
+
+NEEDED = {
+    in_compressed_tensors: ["compressed_tensors"],
+    in_gptq: ["gptqmodel", "optimum"],
+    in_awq: ["gptqmodel"],
+}
+"""Packages without which a form is refused."""
+
+
+@pytest.mark.parametrize("write", [in_fp8, in_compressed_tensors, in_gptq, in_awq])
 def test_stored_weights_are_dequantized_and_trained(tmp_path: Path, write: Any) -> None:
-    if write is in_compressed_tensors:
-        pytest.importorskip("compressed_tensors")
+    for package in NEEDED.get(write, []):
+        pytest.importorskip(package)
     plain = tiny_llama(tmp_path)
     meant = write(plain, tmp_path / "stored")
     run = new_run(tmp_path, "sft", model__id=tmp_path / "stored", **STILL)
@@ -170,7 +239,16 @@ def test_stored_weights_are_dequantized_and_trained(tmp_path: Path, write: Any) 
     base = AutoModelForCausalLM.from_pretrained(plain)
     base.load_state_dict(meant, strict=False)
     base.tie_weights()
-    losses = plain_losses(run, with_adapter(base))
+    other = with_adapter(base)
+    # The layers of a GPTQ model are in another order, in which their adapters are initialized.
+    config = parse_resolved(run.config.read_text())
+    start = dict(load_model(config, torch.device("cpu"), ignore_progress).model.named_parameters())
+    for name, weight in other.named_parameters():
+        if not weight.requires_grad:
+            assert torch.equal(weight, start[name]), name
+    trained = {name: weight for name, weight in start.items() if weight.requires_grad}
+    other.load_state_dict(trained, strict=False)
+    losses = plain_losses(run, other)
     assert list(played.losses().values()) == pytest.approx(losses, abs=1e-4)
     out = tmp_path / "merged"
     assert export([str(run.path), "last", "--kind", "merged", "--out", str(out)]) == 0
@@ -179,11 +257,44 @@ def test_stored_weights_are_dequantized_and_trained(tmp_path: Path, write: Any) 
     assert continued(whole, out) == played.events(SampleGenerated)[-1].text
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("write", "by_activation"), [(in_gptq, False), (in_gptq, True), (in_awq, False)]
+)
+def test_weights_in_four_bits_are_those_that_are_stored(
+    tmp_path: Path, write: Any, by_activation: bool, dtype: torch.dtype
+) -> None:
+    for package in NEEDED[write]:
+        pytest.importorskip(package)
+    plain = tiny_llama(tmp_path)
+    meant = write(plain, tmp_path / "stored", by_activation=by_activation)
+    precision = {torch.float32: "fp32", torch.bfloat16: "bf16"}[dtype]
+    sets = {"model__id": tmp_path / "stored", "model__precision": precision, **STILL}
+    run = new_run(tmp_path, "sft", **sets)
+    config = parse_resolved(run.config.read_text())
+    base = load_model(config, torch.device("cpu"), ignore_progress).model.unload()
+    found = dict(base.named_parameters())
+    whole = AutoModelForCausalLM.from_pretrained(plain, dtype=dtype)
+    for own, other in zip(base.named_buffers(), whole.named_buffers(), strict=True):
+        assert (own[0], own[1].dtype) == (other[0], other[1].dtype)
+    assert base.config.dtype == dtype
+    for name, weight in meant.items():
+        assert torch.equal(found[name], weight.to(dtype)), name
+
+
+def refusal(write: Any, name: str) -> str:
+    """Return what is said of a form whose packages may be missing."""
+    if all(find_spec(package) for package in NEEDED[write]):
+        return f"{name} weights of .* cannot be quantized again"
+    return "which needs the package"
+
+
 @pytest.mark.parametrize(
     ("stored", "words"),
     [
-        ({"quant_method": "gptq", "bits": 4}, "already quantized with gptq"),
-        ({"quant_method": "awq", "bits": 4}, "already quantized with awq"),
+        ({"quant_method": "gptq", "bits": 4}, refusal(in_gptq, "GPTQ")),
+        ({"quant_method": "awq", "bits": 4}, refusal(in_awq, "AWQ")),
         ({"quant_method": "hqq"}, "already quantized with hqq"),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "already quantized to int8"),
         ({"load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}, "already quantized to fp4"),

@@ -9,9 +9,20 @@ from typing import Any
 from ..schema import RunConfig
 from .problem import Problem
 
-DEQUANTIZED = {"fp8": "FP8", "mxfp4": "MXFP4", "compressed-tensors": "compressed-tensors"}
+DEQUANTIZED = {
+    "fp8": "FP8",
+    "mxfp4": "MXFP4",
+    "compressed-tensors": "compressed-tensors",
+    "gptq": "GPTQ",
+    "awq": "AWQ",
+}
 """Methods whose weights are dequantized while the model is loaded, with their names."""
-_PACKAGES = {"compressed-tensors": "compressed_tensors"}
+_PACKAGES = {
+    "compressed-tensors": {"compressed-tensors": "compressed_tensors"},
+    "gptq": {"gptqmodel": "gptqmodel", "optimum": "optimum"},
+    "awq": {"gptqmodel": "gptqmodel"},
+}
+"""Packages that a method needs, with the names of their modules."""
 _BITSANDBYTES = ("bitsandbytes", "bitsandbytes_4bit", "bitsandbytes_8bit")
 
 
@@ -62,12 +73,14 @@ def check_quantized(config: RunConfig, settings: Mapping[str, Any]) -> Iterator[
 
 
 def _dequantized(name: str, method: str, asked: str) -> Iterator[Problem]:
-    package = _PACKAGES.get(method)
-    if package and find_spec(package) is None:
+    needed = _PACKAGES.get(method, {})
+    missing = [package for package, module in needed.items() if find_spec(module) is None]
+    if missing:
+        unit = "package" if len(missing) == 1 else "packages"
         yield Problem(
             "model.id",
-            f"{name} is quantized with {method}, which needs the package {method}; pip install "
-            f"{method}, or use its unquantized variant",
+            f"{name} is quantized with {method}, which needs the {unit} {' and '.join(missing)}; "
+            f"pip install {' '.join(missing)}, or use its unquantized variant",
         )
     if asked != "none":
         yield Problem(

@@ -205,8 +205,8 @@ def test_a_damaged_weight_file_says_so(copy_of, configured) -> None:
 
 
 def test_a_model_quantized_otherwise_is_refused(copy_of, configured) -> None:
-    folder = copy_of(quantization_config={"quant_method": "gptq", "bits": 4})
-    with pytest.raises(ModelError, match="already quantized with gptq"):
+    folder = copy_of(quantization_config={"quant_method": "hqq", "nbits": 4})
+    with pytest.raises(ModelError, match="already quantized with hqq"):
         load_model(configured(folder), CPU, ignore_progress)
 
 
