@@ -173,3 +173,30 @@ def test_an_environment_with_the_wheel_alone_follows_runs(tmp_path: Path) -> Non
     said("fttui", "exec", "--headless", "--", str(programs / "python"), "-c", "print(1)")
     assert "are not installed" in said("fttui", "run", "--headless", "x.yaml", code=1)
     assert "No module named 'torch'" in said("python", "-c", "import torch", code=1)
+
+
+LOOP = """
+import sys, torch, fttui
+torch.manual_seed(0)
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+run = fttui.watch(model=model, optimizer=optimizer, steps=3)
+for batch in run.batches([torch.randn(2, 4) for _ in range(3)]):
+    loss = model(batch).square().mean()
+    loss.backward()
+    run.log(loss=loss)
+    optimizer.step()
+    optimizer.zero_grad()
+run.end()
+print(run.step)
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_is_watched_where_torch_is_the_only_training_library(tmp_path: Path) -> None:
+    lacking = ("transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets")
+    done = python_without(lacking, LOOP, FTTUI_RUNS=str(tmp_path), HOME=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+    assert "an error of fttui" not in done.stderr
+    (saved,) = tmp_path.glob("*/checkpoints/*/MANIFEST.json")
+    assert '"torch"' in saved.read_text()

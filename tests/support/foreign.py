@@ -41,7 +41,7 @@ from fttui.engine.watch import script_run
 from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
 from fttui.engine.watch.watch_options import WatchOptions
 
-from .training import Played, Script, ScriptedEventLog, read_records
+from .played import Played, Script, ScriptedEventLog, read_records
 
 ROWS = 22
 WORDS = [f"w{number}" for number in range(60)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import time
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,15 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
 
 @functools.cache
 def _versions() -> dict[str, str]:
-    """Return the versions of the training libraries, cached because reading metadata is slow."""
-    return {library: version(library) for library in _LIBRARIES}
+    """Return the versions of the training libraries, cached because reading metadata is slow.
+
+    The environment of a watched script may lack some of them.
+    """
+    found = {}
+    for library in _LIBRARIES:
+        with suppress(PackageNotFoundError):
+            found[library] = version(library)
+    return found
 
 
 @dataclass(frozen=True)

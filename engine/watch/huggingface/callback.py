@@ -25,6 +25,12 @@ class WatchCallback(TrainerCallback):  # type: ignore[misc]  # transformers is u
         """Begin the session: optimizer and schedule have been made."""
         self._shield.call(self._begin, None)
 
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report that the gradients of a step are ready."""
+        self._loop.update_comes()
+
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import Parameter, signature, unwrap
 from typing import Any
 
 from ...protocol.commands import (
@@ -33,7 +34,9 @@ _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
 _REPLAYING: tuple[type[Command], ...] = (*_GOING_BACK, SkipBatches)
 _LR: tuple[type[Command], ...] = (ScaleLr, SetLr, ResetLr)
 _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
-"""Beginnings of the names of trainers that generate the data of several steps at once."""
+"""Parts of the names of trainers that generate the data of several steps at once."""
+_GENERATES = ("_generate_and_score_completions", "_generate_completions")
+"""Methods by which trainers of other names do."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +88,73 @@ def why_not_watched(kind: type[Any]) -> str:
             f"{kind.__module__}.{kind.__name__} is no transformers.Trainer; for a loop of your "
             "own, use: fttui.watch(model=…, optimizer=…)"
         )
-    if not hasattr(kind, "_run_epoch"):
-        from transformers import __version__
-
+    if not _loop_is_known(kind):
         return (
-            f"the training loop of transformers {__version__} is not known; expected 5.6 or newer"
+            f"the training loop of transformers {_transformers()} is not known; expected 4.46 or "
+            "newer"
         )
-    own = getattr(kind, "_inner_training_loop", None)
-    if own is not None and own is not getattr(bases[0], "_inner_training_loop", None):
+    if _has_own_loop(kind, bases[0]):
         return f"{kind.__name__} has a training loop of its own"
     return ""
 
 
+def _has_own_loop(kind: type[Any], base: type[Any]) -> bool:
+    """Whether a class trains by other code than `Trainer`.
+
+    A `train` of its own may call that of `Trainer` by `super()`, for which it holds its class.
+    """
+    own = getattr(kind, "_inner_training_loop", None)
+    if own is not None and own is not getattr(base, "_inner_training_loop", None):
+        return True
+    code = getattr(unwrap(kind.train), "__code__", None)
+    if code is None or kind.train is base.train:
+        return False
+    return code.co_name == "train" and "__class__" not in code.co_freevars
+
+
+def loop_can_be_left(kind: type[Any]) -> bool:
+    """Whether an epoch of a trainer's loop is a method of its own, which can be entered again."""
+    return hasattr(kind, "_run_epoch")
+
+
+def _loop_is_known(kind: type[Any]) -> bool:
+    """Whether the loop asks a method for the micro-batches of a step, and tells of its update."""
+    from transformers import TrainerCallback
+
+    take = getattr(kind, "get_batch_samples", None)
+    if take is None or not hasattr(TrainerCallback, "on_pre_optimizer_step"):
+        return False
+    parameters = signature(take).parameters.values()  # old releases of TRL have another one
+    anything = any(one.kind is Parameter.VAR_POSITIONAL for one in parameters)
+    return anything or any(one.name == "epoch_iterator" for one in parameters)
+
+
+def _transformers() -> str:
+    from transformers import __version__
+
+    return str(__version__)
+
+
 def why_class_not_back(kind: type[Any]) -> str:
     """Return why no trainer of a class can return to an earlier step; empty if it can."""
-    if kind.__name__.startswith(_GENERATING):
+    if not loop_can_be_left(kind):
+        return (
+            f"the loop of transformers {_transformers()} keeps its position to itself; that of "
+            "5.6 or newer can go back"
+        )
+    if _generates(kind):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"
     return ""
+
+
+def _generates(kind: type[Any]) -> bool:
+    """Whether a class generates its data, by its name, that of a base class, or its methods.
+
+    Unsloth writes the trainers of TRL anew, under names such as `UnslothGRPOTrainer`.
+    """
+    names = [one.__name__ for one in kind.__mro__]
+    named = any(sign in name for name in names for sign in _GENERATING)
+    return named or any(hasattr(kind, method) for method in _GENERATES)
 
 
 def why_not_back(trainer: Any) -> str:

@@ -104,6 +104,11 @@ class HfLoop:
         self._hooks, self._events = hooks, events
 
     @property
+    def accelerator_seams(self) -> dict[str, Callable[..., Any]]:
+        """The methods to put in place of those of its accelerator."""
+        return {}
+
+    @property
     def seams(self) -> dict[str, Callable[..., Any]]:
         """The methods to put in place of those of the trainer."""
         return {
@@ -276,27 +281,39 @@ class HfLoop:
         return self.original["_clip_grad_norm"](model)
 
     def _judged(self, model: Any, clip: Callable[[Any], Any]) -> Any:
-        args, hooks = self._trainer.args, self._hooks
+        args = self._trainer.args
+
+        def clip_to(limit: float) -> Any:
+            asked = args.max_grad_norm
+            args.max_grad_norm = limit
+            try:
+                return clip(model)
+            finally:
+                args.max_grad_norm = asked
+
+        return self._judge(clip_to, args.max_grad_norm)
+
+    def _judge(self, clip: Callable[[float], Any], asked: float) -> Any:
+        """Clip as the settings say, judge the update, and return the norm as the trainer has it.
+
+        Args:
+            clip: clips to a limit and returns the norm before it.
+            asked: the limit that the trainer itself would clip to; 0 or None is off.
+        """
+        hooks = self._hooks
         found: list[Any] = []
 
         def clip_to(limit: float) -> Tensor:
-            asked = args.max_grad_norm
-            own = limit == self._clip and asked
-            args.max_grad_norm = asked if own else limit
-            try:
-                found.append(clip(model))
-            finally:
-                args.max_grad_norm = asked
+            found.append(clip(asked if asked and limit == self._clip else limit))
             norm = found[0]
             return norm if isinstance(norm, Tensor) else Tensor([norm])[0]
 
-        if hooks is None:
-            return clip(model) if args.max_grad_norm else None
-        self._shield.call(self._add_figures, None)
-        self._shield.call(lambda: hooks.check_update(clip_to), None)
+        if hooks is not None:
+            self._shield.call(self._add_figures, None)
+            self._shield.call(lambda: hooks.check_update(clip_to), None)
         if found:
             return found[0]
-        return clip(model) if args.max_grad_norm else None
+        return clip(asked) if asked else None
 
     def _add_figures(self) -> None:
         if self._hooks is not None and self._events is not None:
@@ -313,6 +330,9 @@ class HfLoop:
         events = self._events
         if events is not None:
             self._shield.call(lambda: events.evaluated(figures), None)
+
+    def update_comes(self) -> None:
+        """Take note that the optimizer is about to step; the update has been judged."""
 
     def optimizer_stepped(self, *, skipped: bool) -> None:
         """Report that the weights have changed, unless the guard or the loss scaler refused it."""

@@ -20,9 +20,17 @@ from ..undo import Undo
 from ..watch_options import WatchOptions
 from .arguments import run_name, source_text, watched_config
 from .callback import WatchCallback
-from .capabilities import Capabilities, capabilities_of, why_not_back
+from .capabilities import (
+    Capabilities,
+    capabilities_of,
+    loop_can_be_left,
+    why_not_back,
+)
+from .closed_loop import ClosedLoop
 from .loop import HfLoop
 from .session import HfSession, Watched, begin_session
+
+_LOOP = "_inner_training_loop"
 
 
 @dataclass(frozen=True)
@@ -54,7 +62,11 @@ class HfWatch:
         self._prepared = Preparation.of(trainer, options) if at_once else None
         self._script_run = self._open(self._prepared) if self._prepared else None
         self._undo = Undo()
+        self._busy = False
+        """Whether a watched `train()` is under way."""
+        self._removed = False
         self._train: Callable[..., Any] = self._undo.replace(trainer, "train", self.train)
+        self._loop: Callable[..., Any] = self._undo.replace(trainer, _LOOP, self.inner_loop)
 
     def _open(self, prepared: Preparation) -> ScriptRun | None:
         """Open the run on rank 0 and say how to attach to it."""
@@ -73,19 +85,32 @@ class HfWatch:
     def remove(self) -> None:
         """Put the trainer's own methods back, and end a run that was opened but not begun."""
         self._undo.all()
+        self._removed = True
         if self._script_run is not None:
             error = "the script called unwatch before the training began"
             self._script_run.end(RunState.STOPPED, error=error)
 
     def train(self, *arguments: Any, **named: Any) -> Any:
         """Train as the trainer does, as a run of its own."""
-        watched = self._begin()
+        return self._watched(lambda: self._train(*arguments, **named))
+
+    def inner_loop(self, *arguments: Any, **named: Any) -> Any:
+        """Run the loop of the trainer; as a run of its own if `train` is not ours any more.
+
+        A constructor may replace `train` after `Trainer` has been made, as those of Unsloth do.
+        """
+        return self._watched(lambda: self._loop(*arguments, **named))
+
+    def _watched(self, train: Callable[[], Any]) -> Any:
+        watched = None if self._busy or self._removed else self._begin()
         if watched is None:
-            return self._train(*arguments, **named)
+            return train()
+        self._busy = True
         try:
             with watched:
-                return self._train(*arguments, **named)
+                return train()
         finally:
+            self._busy = False
             watched.close()
 
     def _begin(self) -> WatchedTraining | None:
@@ -144,7 +169,8 @@ class WatchedTraining:
             self._undo,
             self._shield,
         )
-        self._loop = HfLoop(
+        kind = HfLoop if loop_can_be_left(type(trainer)) else ClosedLoop
+        self._loop = kind(
             trainer,
             tape,
             self._shield,
@@ -154,8 +180,13 @@ class WatchedTraining:
         self._callback = WatchCallback(self._begin, self._loop, self._shield)
 
     def __enter__(self) -> None:
-        for name, seam in self._loop.seams.items():
-            self._loop.original[name] = self._undo.replace(self._trainer, name, seam)
+        loop, trainer = self._loop, self._trainer
+        for owner, seams in (
+            (trainer, loop.seams),
+            (trainer.accelerator, loop.accelerator_seams),
+        ):
+            for name, seam in seams.items():
+                loop.original[name] = self._undo.replace(owner, name, seam)
         handler = self._trainer.callback_handler
         handler.callbacks.insert(0, self._callback)
 
@@ -220,11 +251,11 @@ def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) 
 
 
 def _watch_over(trainer: Any) -> HfWatch | None:
-    """Return the watch over a trainer, which holds it by its method `train`; None without one.
+    """Return the watch over a trainer, which holds it by a method; None without one.
 
     Nothing else refers to a watch, so that a trainer that the script drops is freed.
     """
-    owner = getattr(vars(trainer).get("train"), "__self__", None)
+    owner = getattr(vars(trainer).get(_LOOP), "__self__", None)
     return owner if isinstance(owner, HfWatch) else None
 
 

@@ -6,6 +6,7 @@ import gc
 import math
 import weakref
 from pathlib import Path
+from types import MethodType
 from typing import Any
 
 import pytest
@@ -26,14 +27,15 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.loop import step_loop
-from fttui.engine.watch import batch_tape
+from fttui.engine.watch import batch_tape, script_run
 from fttui.engine.watch.checkpoint_plan import plan_checkpoints
 from fttui.engine.watch.huggingface.arguments import watched_config
 from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
 from fttui.engine.watch.watch_options import WatchOptions
 from tests.support.foreign import Trained, build, plain, play_watched, sft, train_alone, weights_of
-from tests.support.training import Script
+from tests.support.training import Script, read_records
 
 Patch = pytest.MonkeyPatch
 HALVED_AFTER = 5
@@ -397,3 +399,27 @@ def test_checkpoints_are_written_and_kept_as_asked(tmp_path: Path, monkeypatch: 
     assert [step for step, _ in played.at(CheckpointSaved)] == [0, 2, 4, 6, 8, 10]
     kept = sorted(path.name for path in played.run.checkpoints.iterdir())
     assert len(kept) <= 4
+
+
+def test_a_train_that_a_constructor_puts_in_place_later_is_watched_all_the_same(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """As under `fttui exec`, which knows of a trainer when its base class has been made."""
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "runs"))
+    monkeypatch.setattr(script_run, "launch_hub", lambda run: None)
+    trainer, _ = build(lambda folder: plain(folder, max_steps=2), tmp_path)
+    watch_trainer(trainer, WatchOptions(), at_once=False)
+    calls = []
+
+    def prepared(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("train")
+        return type(self).train(self, *args, **kwargs)
+
+    trainer.train = own = MethodType(prepared, trainer)
+    trainer.train()
+    (path,) = (tmp_path / "runs").iterdir()
+    kinds = [type(one.event) for one in read_records(RunDirectory(path))]
+    assert (calls, kinds.count(StepFinished), kinds.count(RunEnded)) == (["train"], 2, 1)
+    unwatch_trainer(trainer)
+    assert trainer.train is own
+    assert "_inner_training_loop" not in vars(trainer)

@@ -19,6 +19,32 @@ class GRPOTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     """Stands for the trainer of TRL, by its name."""
 
 
+class Mine(GRPOTrainer):
+    """A trainer derived from one that generates its data."""
+
+
+class UnslothRLOOTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    """Stands for the one that Unsloth writes anew, by its name."""
+
+
+class GoldTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    """A trainer of a name that says nothing."""
+
+    def _generate_and_score_completions(self) -> None:
+        """Generate what is trained."""
+
+
+class OwnTrainTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    def train(self) -> None:
+        """Train without the loop of `Trainer`."""
+
+
+class CallingTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
+    def train(self, *arguments: Any, **named: Any) -> Any:
+        """Train as `Trainer` does."""
+        return super().train(*arguments, **named)
+
+
 class OtherTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
     """A trainer that somebody has derived."""
 
@@ -34,14 +60,21 @@ def test_each_class_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch
     assert what_works(Trainer).endswith(": every command but profiles, with exact rollback")
     own = of_transformers(OwnLoopTrainer, monkeypatch)
     assert own == "not watched: OwnLoopTrainer has a training loop of its own"
-    generating = of_transformers(GRPOTrainer, monkeypatch)
-    assert generating.startswith("no rollback, recover or skip: GRPOTrainer generates the data")
-    assert of_transformers(OtherTrainer, monkeypatch).endswith("no test of fttui trains it")
+    assert "has a training loop of its own" in of_transformers(OwnTrainTrainer, monkeypatch)
+    for kind in (GRPOTrainer, Mine, UnslothRLOOTrainer, GoldTrainer):
+        said = of_transformers(kind, monkeypatch)
+        assert said.startswith(
+            f"no rollback, recover or skip: {kind.__name__} generates the data of several steps"
+        )
+    for kind in (OtherTrainer, CallingTrainer):
+        assert of_transformers(kind, monkeypatch).endswith("no test of fttui trains it")
 
 
 def test_an_earlier_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Trainer, "_run_epoch")
-    assert "is not known; expected 5.6 or newer" in what_works(Trainer)
+    assert "no rollback, recover or skip: the loop of transformers" in what_works(Trainer)
+    monkeypatch.delattr(Trainer, "get_batch_samples")
+    assert "is not known; expected 4.46 or newer" in what_works(Trainer)
 
 
 @pytest.mark.slow
