@@ -62,7 +62,7 @@ class Action:
 
     @property
     def commands(self) -> bool:
-        """Whether the action is for commands of its own; others change the view or take control."""
+        """Whether the action has commands in `verbs` that it sends to the run."""
         return bool(self.verbs)
 
 

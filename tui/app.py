@@ -276,7 +276,10 @@ class FttuiApp(AppBase):
             self.screen.toggle_maximised()
 
     def back(self) -> None:
-        """Close a filter, page, maximised plot or cursor; if none is open, go to the dashboard."""
+        """Close the first that is open of filter, page, maximised plot and cursor.
+
+        If none is open, go to the dashboard.
+        """
         self.clear_notifications()
         screen = self.screen
         if isinstance(screen, TableScreen) and screen.close_filter():

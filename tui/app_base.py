@@ -73,7 +73,10 @@ class AppBase(App[int]):
         raise NotImplementedError
 
     def back(self) -> None:
-        """Close a filter, page, maximised plot or cursor; if none is open, go to the dashboard."""
+        """Close the first that is open of filter, page, maximised plot and cursor.
+
+        If none is open, go to the dashboard.
+        """
         raise NotImplementedError
 
     def open_run(self, item: RunListing) -> None:

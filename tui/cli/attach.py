@@ -33,7 +33,9 @@ def add_commands(commands: Commands) -> None:
         nargs="*",
         help="default: the newest live run; one or more HOSTs: choose from their runs",
     )
-    attach.add_argument("--read-only", action="store_true", help="watch without control")
+    attach.add_argument(
+        "--read-only", action="store_true", help="watch the run without sending commands"
+    )
     show = commands.add_parser("show", help="view a finished or crashed run")
     show.add_argument("run", metavar="RUN", help="a run, here or as [USER@]HOST:RUN")
     for parser, handler in ((attach, _attach), (show, _show)):

@@ -59,7 +59,9 @@ def add_commands(commands: Commands) -> None:
     add_runs_dir(parser)
     add_remote_cmd(parser)
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    parser.add_argument("--reason", default="", metavar="T", help="reason, for the journal")
+    parser.add_argument(
+        "--reason", default="", metavar="T", help="why the command is sent, for the journal"
+    )
     parser.add_argument(
         "--timeout",
         type=_seconds,

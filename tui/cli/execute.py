@@ -153,7 +153,7 @@ def _report_end(script: StartedScript) -> int:
     say("a training loop of your own needs fttui.watch(model=…, optimizer=…) in the script")
     tail = last_lines(script.log, _LOG_LINES)
     if not tail:
-        say("it printed nothing")
+        say("the command printed nothing")
         return code
     say("the end of its output:\n" + "\n".join(tail))
     say(f"all of its output is in {script.log}, kept for {_KEPT_DAYS} days")
@@ -176,6 +176,11 @@ class StartedScript:
     @classmethod
     def start(cls, words: list[str], root: Path, name: str | None) -> StartedScript:
         """Start a command with the hook that watches its trainers.
+
+        Args:
+            words: the command and its arguments.
+            root: the folder for the runs.
+            name: the name of the runs; None for the default one.
 
         Raises:
             FttuiError: the command cannot be started.

@@ -76,7 +76,7 @@ class HeadlessLog:
                 yield from _plain_lines(record.event, record.step)
 
     def _change(self, event: ev.StateChanged, step: int) -> Iterator[str]:
-        """Yield a line for a new state, or for a new detail of the same.
+        """Yield a line for a new state of the run, or for a detail of the same state.
 
         Saving is left out, because each checkpoint has its own line.
         """

@@ -204,7 +204,7 @@ class _EventPrinter:
 
 
 def _rest(run: RunDirectory, offset: int) -> Iterator[bytes | DamagedPart]:
-    """Yield all damaged parts of the journal from a byte offset on, and the frames after each.
+    """Yield the frames and the damaged parts of the journal from a byte offset on, in their order.
 
     Use it only for a run that has ended: the end of a growing journal looks like damage.
     """

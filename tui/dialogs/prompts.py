@@ -104,7 +104,7 @@ def read_clip(text: str, run: RunView) -> ParsedInput:
 
 
 def read_count(verb: str, text: str, run: RunView) -> ParsedInput:
-    """Parse the number of steps of `run N` or `skip N`."""
+    """Parse the number of steps of the command `run N` or `skip N`, whose verb is `verb`."""
     asked = _verb(verb, text.strip())
     if not text.strip():
         return ParsedInput(needs="type a number of steps, such as 12, or cancel with esc")
@@ -140,11 +140,11 @@ def read_quarantine(text: str) -> ParsedInput:
         command = parse_command(f"quarantine {text}")
     except CommandError as error:
         return ParsedInput(error=str(error).split(" (usage")[0])
-    return ParsedInput(command, "; ".join(quarantining(command)))
+    return ParsedInput(command, " ".join(quarantining(command)))
 
 
 def quarantining(command: AnyCommand) -> list[str]:
-    """Describe what a change of the quarantine does, one sentence per line."""
+    """Describe what a change of the quarantine does, one sentence per line; none if it is none."""
     if not isinstance(command, Quarantine):
         return []
     count = f"{len(command.ids):,} " if len(command.ids) != 1 else ""
@@ -153,7 +153,7 @@ def quarantining(command: AnyCommand) -> list[str]:
         return [f"Lets {them if command.ids else 'all samples in quarantine'} in again."]
     return [
         f"Keeps {them} out of training from the next step on, also after a rollback.",
-        "Others take their places; all other data stay where they are.",
+        "Other samples take their places; all others keep theirs.",
     ]
 
 

@@ -111,7 +111,7 @@ def picture(
 
 
 def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curve: Curve) -> Trace:
-    """Return the points of a stretch on the x axis, at most two per column (four for a band)."""
+    """Return the points of a stretch between two x, about two per column (four for a band)."""
     ruler, shift = ruler_of(part.branch, axis), curve.shift
     if ruler is None:
         low, high = max(x[0], part.x0), min(x[1], part.x1)
@@ -218,6 +218,9 @@ def limits(
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:
-    """Return the column of a plot of `columns` columns that x falls into, clamped to the plot."""
+    """Return which of `columns` columns x falls into, clamped to the plot.
+
+    `window` is the first and the last x of the plot.
+    """
     share = (x - window[0]) / (window[1] - window[0])
     return min(columns - 1, max(0, int(share * columns)))

@@ -30,7 +30,7 @@ class Sheet:
 
 
 def blank(width: int, height: int) -> Sheet:
-    """Return an empty drawing area."""
+    """Return an empty drawing area of `width` × `height` cells."""
     return Sheet(
         np.full((height, width), BLANK, dtype=np.uint32), np.full((height, width), -1, np.int16)
     )
@@ -76,7 +76,10 @@ def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int)
 
 
 def _line(places: Floats, layer: Layer) -> Indices:
-    """Return the positions and, unless the layer is dots, all positions on lines between them."""
+    """Return the positions `[N, 2]` and, unless the layer is dots, all those on lines between them.
+
+    In a band, lines connect the two positions of each pair.
+    """
     if layer.dots or len(places) == 1:
         return places.astype(np.int64)
     if layer.style == "band":

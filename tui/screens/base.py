@@ -44,7 +44,7 @@ class RunScreen(Screen[None]):
 
     @property
     def fttui(self) -> AppBase:
-        """The app, with its own type."""
+        """The app, typed as the part of it that screens use."""
         return cast(AppBase, self.app)
 
     def compose(self) -> ComposeResult:

@@ -40,9 +40,9 @@ def one_line(text: str) -> str:
 
 
 def replace_unsafe(text: str, replacement: Callable[[str], str]) -> str:
-    """Return a text in which `replacement` is called for each control or invisible character.
+    """Return a text with each control or invisible character c replaced by `replacement(c)`.
 
-    The character is replaced by what the call returns. Newlines and tabs are replaced too.
+    Newlines and tabs are replaced too.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -10,7 +10,7 @@ from fttui.engine.protocol.commands import AnyCommand, spec_of
 
 
 def holds(command: AnyCommand | None) -> bool:
-    """Whether the command pauses the run: it takes effect when training holds before a step."""
+    """Whether the command pauses the run, so that it takes effect once training is held."""
     return command is not None and spec_of(command).effect == "before"
 
 

@@ -31,9 +31,9 @@ class DiskWarning:
 
 
 def trouble(run: RunView, link: LinkView) -> DiskWarning | None:
-    """Return the warning; None if there is enough space or the free space is unknown.
+    """Return the warning about the free space on the disk of the run folder.
 
-    None as well if the run has ended or its engine is gone, because nothing is written then.
+    None if there is enough or it is unknown, and if the run has ended or its engine is gone.
     """
     beat = link.beat
     if beat is None or beat.disk_free_bytes is None or run.state.ended or link.engine_gone:

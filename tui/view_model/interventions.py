@@ -68,8 +68,8 @@ class Intervention:
     def outcome(self, room: int = 200) -> str:
         """Return the outcome as text, such as `applied from 641 (1.00 → 0.50)`.
 
-        The two values are shortened, or left out, to fit into `room` characters. Before the outcome
-        it is the phase; a reason of a failure is never shortened.
+        The two values are shortened, or left out, to fit into `room` characters. Until there
+        is an outcome, the text is the phase. The reason of a failure is never shortened.
         """
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{self.phase.name.lower()}: {self.refusal}"
@@ -113,7 +113,10 @@ class Interventions:
         return next((i for i in reversed(self.items) if i.id == command_id), None)
 
     def upsert(self, entry: Intervention) -> Interventions:
-        """Return the list with a new entry, or with the entry of the same id advanced."""
+        """Return the list with a new entry; one of the same id is merged with it.
+
+        The merged entry has the later phase of the two.
+        """
         for at in range(len(self.items) - 1, -1, -1):
             known = self.items[at]
             if known.id == entry.id:

@@ -94,7 +94,7 @@ class PlotView:
         return self.at(min(newest, max(0, start + columns * stride)), newest)
 
     def panned(self, share: float, newest: float) -> PlotView:
-        """Return the view with the window moved by a share of its width.
+        """Return the view with the window moved by a share of its width, to the left if negative.
 
         A window that reaches the newest step follows it from then on. A view of the whole run is
         unchanged.
@@ -116,7 +116,10 @@ class PlotView:
         return replace(self, cursor=step, right=min(float(newest), max(span, step + span / 2)))
 
     def at_mark(self, marks: Sequence[Mark], forward: bool, newest: int) -> PlotView:
-        """Return the view with the cursor on the next or previous event; unchanged without one."""
+        """Return the view with the cursor on the next event if `forward`, else on the previous one.
+
+        Without such an event it is unchanged.
+        """
         steps = sorted({mark.step for mark in marks})
         here = self.cursor if self.cursor is not None else newest + 1
         if forward:

@@ -120,7 +120,10 @@ def _sum(steps: Steps, name: str) -> int:
 
 
 def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
-    """Start a new branch if a record does not continue the newest one."""
+    """Return the view with a new branch, if what follows `step` does not continue the newest one.
+
+    It does if it is on the same timeline and the newest branch has no later steps.
+    """
     branch = view.branch
     if timeline == branch.timeline and step >= branch.last_step:
         return view

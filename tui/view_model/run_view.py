@@ -175,7 +175,7 @@ class RunView:
 
     @property
     def branch(self) -> Branch:
-        """The branch that training is on."""
+        """The newest branch, on which training continues."""
         return self.branches[-1]
 
     @property

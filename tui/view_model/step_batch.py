@@ -235,7 +235,7 @@ class _Template:
         return same
 
     def read(self, rows: NDArray[np.uint8]) -> dict[str, Floats | Integers]:
-        """Return the numbers of records that fit this layout, by name."""
+        """Return the numbers of records that fit this layout: name → one value per record."""
         fields = np.dtype(
             {
                 "names": [number.name for number in self.numbers],

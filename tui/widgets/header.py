@@ -86,8 +86,8 @@ def link_text(state: AppState, now: float) -> Content:
 _LINK_WORDS = {
     Link.CONNECTING: ("connecting…", DIM),
     Link.LIVE: ("live {age}", "$success"),
-    Link.STALE: ("△ stale {age}", WATCH),
-    Link.LOST: ("▲ connection lost {age}, reconnecting", ALARM),
+    Link.STALE: ("△ nothing received for {age}", WATCH),
+    Link.LOST: ("▲ connection lost {age} ago, reconnecting", ALARM),
     Link.ENDED: ("read from disk", DIM),
 }
 

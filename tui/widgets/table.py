@@ -27,7 +27,7 @@ class TableRow:
 
 
 def cell(text: str, style: str = "") -> Content:
-    """Return a cell with an optional style."""
+    """Return a text, in a style if one is given, as a cell of a table."""
     piece: Piece = (text, style) if style else text
     return assemble(piece)
 

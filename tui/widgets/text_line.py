@@ -65,7 +65,7 @@ def lines(*rows: Content) -> Content:
 
 
 def spread(left: Content, right: Content, width: int) -> Content:
-    """Return one line with a left and a right part; the left part is cut if it does not fit."""
+    """Return a line of `width` cells with a left and a right part; a left one too long is cut."""
     room = width - right.cell_length
     if left.cell_length > room - 1:
         left = left.truncate(max(0, room - 1), ellipsis=True)

@@ -78,7 +78,8 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
 def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
     """Return a line with the size of a checkpoint on disk, and of all that are kept.
 
-    A checkpoint holds the trained weights, their moving average and the optimizer's state.
+    A checkpoint holds the trained weights, with `train.ema` their moving average too, and the state
+    of the optimizer.
     """
     average = config.train.ema > 0
     each = estimate.gradients // (2 if config.train.devices > 1 and not estimate.graphs else 1)

@@ -34,6 +34,7 @@ class ConfirmScreen(Modal[str]):
         """Build the dialog.
 
         `answers` are pairs of key and label; the first key must be `y`, and enter means it too.
+        With `alarm`, the dialog has the colour of alarms.
         """
         super().__init__()
         self._title = title

@@ -18,7 +18,7 @@ from ...view_model.app_state import AppState
 from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, assemble, lines
 
 SIGNS = (
-    "◆ checkpoint · ↺ rollback · ▲ alarm · △ watch · ✓ verdict · ✎ note · ┴ command · ✗ NaN · "
+    "◆ checkpoint · ↺ rollback · ▲ alarm · △ watch · ✓ verdict · ✎ note · ┴ command · ✗ NaN or ∞ · "
     "↑ above the plot"
 )
 

@@ -41,5 +41,5 @@ class AnomaliesScreen(TableScreen):
         return found
 
     def chosen(self, key: str) -> None:
-        """Open the report of the anomaly."""
+        """Open the report of the anomaly that has this id."""
         open_report(self.fttui, key)

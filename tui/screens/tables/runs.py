@@ -110,7 +110,7 @@ class RunsScreen(TableScreen):
             self.query_one("#hint", TextLine).put(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
-        """Open the run under the cursor."""
+        """Open the run with this key, unless it is no longer listed."""
         item = next((item for item in self.listed if item.key == key), None)
         if item is not None:
             self.fttui.open_run(item)

@@ -34,7 +34,7 @@ class SamplesScreen(TableScreen):
         ]
 
     def chosen(self, key: str) -> None:
-        """Show the sample in full."""
+        """Show the sample with this index in full."""
         sample = self.fttui.state.run.samples[int(key)]
         text = f"{sample.prompt}\n\n{sample.text}"
         self.fttui.push_screen(TextPage(f"sample at step {sample.step:,}", text))
