@@ -39,7 +39,7 @@ def config_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """Return the schema as it is committed."""
+    """Return the JSON Schema as the text of configs/schema.json."""
     return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
 
 

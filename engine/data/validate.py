@@ -195,7 +195,8 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
     except FttuiError:
         return
     model = config.model
-    auto = "bf16" if probe_hardware().kind == "cuda" else "fp32"
+    here = probe_hardware()
+    auto = "bf16" if here.kind == "cuda" and here.bf16 else "fp32"
     number = 4 if (auto if model.precision == "auto" else model.precision) == "fp32" else 2
     found = weight_bytes(
         source,

@@ -54,7 +54,7 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
 
 
 def end_with_eos(tokenizer: Any, max_length: int) -> None:
-    """Make the tokenizer cut texts to `max_length` tokens and then append EOS, as in training.
+    """Make the tokenizer cut texts to `max_length` tokens that end with EOS, as in training.
 
     A slow tokenizer gets the length only; `embedding_notes` tells users to append EOS themselves.
     """

@@ -18,6 +18,7 @@ _SECOND = re.compile(r"\.lora_(embedding_)?B")
 def plain_adapter(weights: bytes, settings: bytes, initial: bytes | None) -> tuple[bytes, bytes]:
     """Return the weights and settings of an equivalent adapter for the unchanged base model.
 
+    Adapters with other initializations keep their weights.
     PiSSA and OLoRA subtract the product of the initial matrices from the base weights. The result
     has twice the rank: B·A − B₀·A₀ = [B, −B₀]·[A; A₀]. Alphas stay whole numbers: they are doubled
     with the ranks, or with rsLoRA, which divides by the root of the rank, the matrix A is scaled.

@@ -74,7 +74,8 @@ def sliced_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Ten
     Args:
         states: [n, H].
         targets: [n] token ids.
-        lm_head: A `SlicedHead`, or a module with one as `projection`, and `scale` and `cap`.
+        lm_head: A `SlicedHead`, or a module with one as `projection`, which may also have `scale`
+            and `cap` of the logits.
     """
     head = sliced_of(lm_head)
     assert head is not None, "the caller has checked that the head is sliced"

@@ -127,7 +127,7 @@ class AdapterFile:
 
 
 def last_parts(names: Iterable[str]) -> list[str]:
-    """Return the last parts of the names of modules, sorted and each once."""
+    """Return the last parts of the names of modules, such as `q_proj`, sorted and each once."""
     return sorted({name.rpartition(".")[2] for name in names})
 
 

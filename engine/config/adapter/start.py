@@ -144,7 +144,10 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
 
 
 def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
-    """Yield a problem for all that fttui cannot train further, and for contradicting settings."""
+    """Yield a problem for each part of the adapter that fttui cannot train further.
+
+    A setting of the configuration that contradicts the adapter is a problem as well.
+    """
     cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
     for reason in file.why_not_continued():
         yield Problem("adapter.start", f"{file.folder} cannot be continued: {reason}; {cure}")

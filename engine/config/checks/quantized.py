@@ -49,7 +49,7 @@ def stored_form(stored: Mapping[str, Any]) -> str:
 
 
 def check_quantized(config: RunConfig, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the settings that do not go with the stored quantization of a model."""
+    """Yield the settings that contradict the stored quantization of a model, or cannot use it."""
     stored = stored_quantization(settings)
     if stored is None:
         return

@@ -123,7 +123,7 @@ class Architecture:
 
     @property
     def traits(self) -> LayerTraits:
-        """What its layers keep in memory beside those of Llama."""
+        """How its layers differ from those of Llama in what they keep in memory."""
         return traits_of(self.name)
 
     @property
@@ -182,7 +182,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
     """Read the sizes from a model folder, a config.json file or its parsed content.
 
     Raises:
-        MixtureOfExperts: The model is a mixture of experts of a type that was not counted.
+        MixtureOfExperts: The model is a mixture of experts whose memory is not predicted.
         ModelError: There is no config.json, or a size is missing in it.
     """
     raw = source if isinstance(source, Mapping) else read_settings(source)
@@ -215,7 +215,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
 
 
 def _is_set(config: Mapping[str, Any], names: tuple[str, ...], default: bool) -> bool:
-    """Return whether one of these settings has a value other than 1; if there is none, default."""
+    """Whether one of these settings is neither null nor 1; `default` if none of them is given."""
     found = [config[name] for name in names if name in config]
     return any(value not in (None, 1) for value in found) if found else default
 
@@ -224,7 +224,7 @@ def _mixture_of(config: Mapping[str, Any], kind: str) -> Mixture | None:
     """Return the experts of a model; None for a dense one.
 
     Raises:
-        MixtureOfExperts: Its experts are not planned.
+        MixtureOfExperts: The memory of its experts is not predicted.
     """
     experts = _first(config, EXPERTS)
     if experts is None or experts < 2:

@@ -100,6 +100,8 @@ class MemoryEstimate:
     """Memory outside the allocated tensors: CUDA context and fragmentation."""
     architecture: Architecture
     device: DeviceKind
+    bf16: bool = True
+    """Whether the device supports bf16."""
     paged: int = 0
     """Part of the optimizer state that the driver can move to the host."""
     outside: int = 0
@@ -142,7 +144,7 @@ class MemoryEstimate:
         return int((self.likely - self.context) * (1 + UNCERTAINTY) + self._context(+1))
 
     def terms(self) -> dict[str, int]:
-        """Return the terms by name, in the order of a step."""
+        """Return the terms by name, in the order of `TERMS`."""
         return {name: getattr(self, name) for name in TERMS}
 
     def _context(self, sign: int) -> float:
@@ -150,10 +152,13 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    config: RunConfig, arch: Architecture, device: DeviceKind = "cuda"
+    config: RunConfig, arch: Architecture, device: DeviceKind = "cuda", *, bf16: bool = True
 ) -> MemoryEstimate:
-    """Estimate the memory that one rank of a run needs on its device."""
-    formats = _Formats.of(config, device)
+    """Estimate the memory that one rank of a run needs on its device.
+
+    `bf16` tells whether a GPU supports it; without it, `model.precision: auto` is fp32.
+    """
+    formats = _Formats.of(config, device == "cuda" and bf16)
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
@@ -200,6 +205,7 @@ def estimate_memory(
         context=int(outside + wasted),
         architecture=arch,
         device=device,
+        bf16=bf16,
         paged=int(paged),
         outside=int(outside),
         graphs=graphs,
@@ -223,12 +229,10 @@ class _Formats:
     adapter: int
 
     @classmethod
-    def of(cls, config: RunConfig, device: DeviceKind) -> _Formats:
-        auto = "bf16" if device == "cuda" else "fp32"
+    def of(cls, config: RunConfig, bf16_on_gpu: bool) -> _Formats:
+        auto = "bf16" if bf16_on_gpu else "fp32"
         precision = auto if config.model.precision == "auto" else config.model.precision
-        compact = (
-            device == "cuda" and config.model.quantize in ("nf4", "fp4") and precision == "bf16"
-        )
+        compact = bf16_on_gpu and config.model.quantize in ("nf4", "fp4") and precision == "bf16"
         chosen = config.train.adapter_precision
         adapter = ("bf16" if compact else "fp32") if chosen == "auto" else chosen
         return cls(4 if precision == "fp32" else 2, 4 if adapter == "fp32" else 2)
@@ -261,12 +265,12 @@ def _nf4_bytes(config: RunConfig, arch: Architecture) -> float:
 
 
 def _nf4_share(*, double: bool) -> float:
-    """Return the bytes per parameter, constants included."""
+    """Return the bytes per parameter in NF4, quantization constants included."""
     return NF4_BYTES + (1 / 64 + 4 / (64 * 256) if double else 4 / 64)
 
 
 def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the elements of each trained tensor; unknown target names count as all linears."""
+    """Return the size in elements of each trained tensor; unknown targets count as all linears."""
     if config.adapter.kind == "none":
         return _own_sizes(config, arch)
     names, known = config.adapter.targets, arch.linears
@@ -295,7 +299,7 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 
 def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the elements of each weight of the model that is trained; a pattern counts as all."""
+    """Return the size in elements of each own weight that is trained; a pattern counts as all."""
     one_layer = [i * o for i, o in arch.linears.values()] + [arch.hidden] * 2
     if mixture := arch.mixture:
         third = mixture.routed_params(arch.hidden) // 3
@@ -319,7 +323,7 @@ def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[f
 
 
 def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:
-    """Return the elements of the two matrices of an adapter."""
+    """Return the sizes in elements of the two matrices A and B of an adapter."""
     return rank * shape[0], rank * shape[1]
 
 

@@ -41,7 +41,7 @@ class ExpertMemory:
 
     @property
     def dequantized(self) -> float:
-        """Bytes of the weights of all experts in compute precision; 0 if they are stored so."""
+        """Bytes of the dequantized weights of all experts; 0 if they are not stored quantized."""
         return 2 * self._matrix + self._down if self.quantized else 0
 
     @property
@@ -57,8 +57,9 @@ class ExpertMemory:
     def peak(self) -> float:
         """Bytes alive at the fullest moment of the layer's backward pass, recomputation included.
 
-        The moments: the weights of the last product are dequantized, the outputs are weighted, the
-        backward pass of the weighting, and that of the gate, when the last product is over.
+        It is the largest of four moments: while the weights of the last product are dequantized,
+        while the outputs are weighted, in the backward pass of this weighting, and in that of the
+        gate, when the last product is over.
         """
         width, hidden = self.number * self.mixture.width, self.number * self.hidden
         weighted = self._weighted_bytes * self.hidden

@@ -53,11 +53,11 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     alternative whose high estimate fits is chosen. If there is none, and the fastest values do not
     fit by the likely estimate either, the smallest alternative is chosen if it does. If none is
     chosen, `activation_checkpointing: auto` keeps the activations of as many layers as fit. On a
-    CPU nothing is chosen.
+    CPU no alternative is tried, and this setting recomputes all layers.
     """
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
-    plain = estimate_memory(settled, arch, hardware.kind)
+    plain = estimate_memory(settled, arch, hardware.kind, bf16=hardware.bf16)
     if hardware.kind == "cuda" and plain.high > free:
         found = _smaller(config, plain, free)
         if found and (plain.likely > free >= found.estimate.likely or found.estimate.high <= free):
@@ -67,12 +67,20 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     return Fit(settled, plain, free)
 
 
+def _again(estimate: MemoryEstimate, config: RunConfig) -> MemoryEstimate:
+    """Return the estimate for another configuration with the same model and device."""
+    return estimate_memory(config, estimate.architecture, estimate.device, bf16=estimate.bf16)
+
+
 def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
-    """Return the first alternative whose high estimate fits, or else the smallest one."""
+    """Return the first alternative whose high estimate fits, or else the smallest one.
+
+    None if no alternative saves enough memory to be considered.
+    """
     candidates = []
     for changes in _alternatives(config, plain.architecture):
         settled = _with_train(_settled(config), **changes)
-        need = estimate_memory(settled, plain.architecture, plain.device)
+        need = _again(plain, settled)
         if plain.likely - need.likely < SMALLEST_SAVING * plain.likely:
             continue
         settings = tuple(f"train.{key}: {value}" for key, value in changes.items())
@@ -92,14 +100,14 @@ def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fi
         return _with_train(config, whole_layers=count)
 
     def fits(count: int) -> bool:
-        need = estimate_memory(with_whole(count), plain.architecture, plain.device)
+        need = _again(plain, with_whole(count))
         return need.high <= free * (1 - SPARE)
 
     count = bisect_left(range(1, layers + 1), True, key=lambda n: not fits(n))
     if count == 0 or config.train.activations == "host":
         return Fit(config, plain, free)
     settled = with_whole(count)
-    found = estimate_memory(settled, plain.architecture, plain.device)
+    found = _again(plain, settled)
     settings = (
         "train.activation_checkpointing: false"
         if count == layers
@@ -181,7 +189,7 @@ def changes_to_fit(
         if need.high <= free_bytes:
             return
         changed = change(config)
-        after = estimate_memory(changed, need.architecture, need.device)
+        after = _again(need, changed)
         if need.likely - after.likely < SMALLEST_SAVING * need.likely:
             continue
         config, need = changed, after
@@ -217,7 +225,7 @@ def too_large(found: Fit) -> str:
 
 
 def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
-    """Return whether the run starts with this need, as a suffix of a line."""
+    """Return `, fits`, `, likely fits` or nothing, with which a line about this need ends."""
     if need.high <= free_bytes:
         return ", fits"
     return ", likely fits" if need.likely <= free_bytes else ""

@@ -1,4 +1,4 @@
-"""What the decoder layers of an architecture keep in memory beside those of Llama.
+"""How the decoder layers of an architecture differ from those of Llama in what they keep in memory.
 
 Read in the code of transformers; every entry is compared with counted storages in
 `tests/integration/test_layer_memory.py`.

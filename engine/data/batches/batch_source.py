@@ -129,7 +129,7 @@ class BatchSource:
         return frozenset(self.left_out())
 
     def rewind_to(self, position: int) -> None:
-        """Go back to the boundary of a step that was dropped."""
+        """Go back to the position where a step began that was dropped, and forget its examples."""
         self.position = position
         self.current = self.previous
 

@@ -100,7 +100,10 @@ class TokenCache:
         return found
 
     def store(self, key: str, data: TokenizedData) -> None:
-        """Store an entry, and remove those used longest ago; store nothing without disk space."""
+        """Store an entry, and remove those used longest ago if all together are too large.
+
+        Nothing is stored if the disk has too little space or a text is not valid Unicode.
+        """
         temporary = self._path(key).with_suffix(f".{os.getpid()}.tmp")
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

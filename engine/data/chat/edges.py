@@ -46,7 +46,7 @@ def without_cut_tag(text: str) -> str:
 
 
 def without_cut_word(text: str, whole: str) -> str:
-    """Return a prefix of a whole text without an incomplete word at the end of the prefix."""
+    """Return `text`, which is a prefix of `whole`, without an incomplete word at its end."""
     if not (text[-1:].isalnum() and whole[len(text) : len(text) + 1].isalnum()):
         return text
     return text.rstrip("".join({letter for letter in text if letter.isalnum()}))

@@ -33,7 +33,7 @@ class Ending:
     """The text of the conversation that stops after the turn."""
 
     def count(self, string: int) -> int:
-        """Return how often the text contains the string of the turn with this number."""
+        """Return how often the text contains a string of the turn, which is given by its number."""
         return sum(one.string == string for one in self.own)
 
     def behind(self, string: int) -> str | None:
@@ -248,7 +248,10 @@ class Placement:
     def _either(
         self, chosen: Sequence[int], text: str, stop: int | None = None
     ) -> list[PlacedString] | None:
-        """Return the places of strings in a text, by a style of marks that does not change it."""
+        """Return the places of strings in a text, by a style of marks that does not change it.
+
+        None if every style changes the text.
+        """
         for style in STYLES:
             placed = self._with_marks(chosen, text, style, stop)
             if placed is not None:

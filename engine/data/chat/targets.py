@@ -199,7 +199,7 @@ class _Search:
         return before + (opened or self._prefix_to_last_special_token(gap, length))
 
     def _before(self, turn: int, first: PlacedString) -> PlacedString | None:
-        """Return the string of another message that stands nearest before the first of a turn."""
+        """Return the string of another message nearest before the first of a turn, or None."""
         others = [
             one for one in self._where.placed if one.message != turn and one.end <= first.start
         ]
@@ -321,7 +321,12 @@ class _Search:
         return first.end() if alone or self._opens(second.group()) else 0  # type: ignore[union-attr]
 
     def _shared(self, tail: str, alone: str | None) -> str:
-        """Return the text after a turn that is the same within and at the end of a conversation."""
+        """Return how the text after a turn begins, whether or not the conversation ends there.
+
+        Args:
+            tail: The text after the turn.
+            alone: The text after it in a conversation that ends with it; None if that is not known.
+        """
         shared = tail if alone is None else common(tail, alone)
         for mark in self._finder.special(tail):
             if mark.start() < len(shared) < mark.end():
@@ -383,7 +388,10 @@ class _Search:
         return len(shared.rstrip())
 
     def _continued(self, turn: int) -> str | None:
-        """Return the text that follows the last turn in a conversation that the user continues."""
+        """Return the text that follows the last turn in a conversation that the user continues.
+
+        None if the strings around it are not found.
+        """
         turns = [*self._turns, {"role": "user", "content": "a"}]
         marking = Marking(turns)
         made = self._template.text(marking.marked([turn, turn + 1]), self._tools, self._form)

@@ -99,7 +99,8 @@ class YesNoLabels:
         """Return whether a label is positive.
 
         Raises:
-            DataError: The label is not a known word, or the source has both 0 and -1.
+            DataError: No positive labels are configured, and the label is not a known word or the
+                source has both 0 and -1.
         """
         key = _key(label)
         if self._yes is not None:

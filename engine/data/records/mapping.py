@@ -92,7 +92,10 @@ def _filled(row: SourceRecord, column: str) -> bool:
 
 
 def _inside(values: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a column, or of a path such as `answers.text.0` inside a column."""
+    """Return the value of a column, or of a path such as `answers.text.0` inside a column.
+
+    `_ABSENT` is returned if the row has neither.
+    """
     if name in values:
         return values[name]
     found: Any = values

@@ -98,7 +98,7 @@ def _rated(values: Values, ratings: YesNoLabels, place: str) -> Values:
 
 
 def _compared(values: Values) -> Values:
-    """Return a comparison of two answers as chosen and rejected.
+    """Return a comparison of two answers as chosen and rejected; other rows unchanged.
 
     OpenAI's form has the conversation and two lists of messages; others number the answers and
     name the better one.
@@ -127,14 +127,20 @@ def _index(value: Any) -> int | None:
 
 
 def _sign(value: Any) -> int | None:
-    """Return the index of the better answer: 0 for negative numbers, 1 for positive ones."""
+    """Return the index of the better answer: 0 for negative numbers, 1 for positive ones.
+
+    None for 0 and for other values.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
         return None
     return int(value > 0)
 
 
 def _letter(value: Any) -> int | None:
-    """Return the index of the better answer by its letter, such as `a`, `B` or `model_a`."""
+    """Return the index of the better answer by its letter, such as `a`, `B` or `model_a`.
+
+    None for other texts, such as `tie`.
+    """
     name = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
     return {"a": 0, "b": 1, "1": 0, "2": 1}.get(name) if isinstance(value, str) else None
 

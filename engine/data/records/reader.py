@@ -226,7 +226,7 @@ class RecordReader:
         """Return the record of a row, or why it makes none.
 
         Raises:
-            DataError: The row has the columns of the format, but not its values.
+            DataError: The row has the columns of the format, but a wrong value in one of them.
         """
         if row.matches is not True:
             reason = UNLABELLED if row.matches is None else NOT_MATCHING
@@ -374,7 +374,7 @@ def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
 
 
 def _with_messages_of_text(values: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose `text` is the JSON of messages with these messages."""
+    """Return a row whose `text` is the JSON of messages with these messages; others unchanged."""
     messages = decoded(values.get("text"))
     if isinstance(messages, str) or messages is None or "messages" in values:
         return values
@@ -395,7 +395,10 @@ def _hint(sample: Sequence[SourceRecord]) -> str:
 
 
 def _described(row: PreparedRow | None, task: str) -> str:
-    """Return the format of a row, or its columns if they have none."""
+    """Return the format of a row, or its columns if they have none.
+
+    None stands for a row without a column that `data.columns` names.
+    """
     if row is None:
         return "a column of data.columns missing"
     form = next(iter(possible_formats(list(row.values), task)), None)

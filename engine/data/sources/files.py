@@ -84,7 +84,7 @@ class DataFile:
 
 
 def open_file(path: Path) -> DataFile:
-    """Return a file whose content can be read.
+    """Return a data file, whose content is decompressed when it is read.
 
     Raises:
         DataError: The file cannot be read, or holds no data.

@@ -89,7 +89,10 @@ def _refuse_other_things(found: JsonObject) -> None:
 
 
 def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the rows of an object with names under `columns` and lists of values under `data`."""
+    """Return the rows of an object with names under `columns` and lists of values under `data`.
+
+    None for other objects.
+    """
     names, data = found.members.get("columns"), found.members.get("data")
     if not (
         isinstance(names, list) and isinstance(data, list) and set(found.members) <= _PANDAS_SPLIT
@@ -112,6 +115,8 @@ def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]
 
 def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the records of one list: that of the split, that with a usual name, or the only one.
+
+    None if the object has no list of records, or is one record itself.
 
     Raises:
         DataError: The split is missing, or several lists could be meant.
@@ -190,7 +195,10 @@ def _note_unread(found: JsonObject, read: str, reading: Pass) -> None:
 
 
 def _splits(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the records of a split whose value is an object."""
+    """Return the records of a split whose value is an object; None for other objects.
+
+    An object with the split `train` alone is read for any split.
+    """
     if not set(found.members) <= SPLITS or not _all_objects(found):
         return None
     if split not in found.members:
@@ -217,7 +225,7 @@ def _inner(found: JsonObject, key: str) -> JsonObject:
 
 
 def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the rows of an object that has a list per column.
+    """Return the rows of an object that has a list per column; None for other objects.
 
     Raises:
         DataError: The lists have different lengths.
@@ -257,7 +265,10 @@ def _zipped(lists: Mapping[str, list[Element]], found: JsonObject) -> Iterator[R
 
 
 def _by_key(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the rows of an object of objects: of columns with cells by row, or of records."""
+    """Return the rows of an object of objects: of columns with cells by row, or of records.
+
+    None for other objects.
+    """
     if not found.members or not _all_objects(found):
         return None
     outer, inner = list(found.members), _inner_keys(found)
@@ -302,7 +313,7 @@ def _named(found: JsonObject, reading: Pass) -> Iterator[Row]:
 
 
 def _wrapped(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the records inside the only object among the values, if it holds several."""
+    """Return the records inside the only object among the values; None if it holds none."""
     objects = [
         key
         for key, one in found.members.items()

@@ -89,7 +89,7 @@ def error_text(error: Exception, text: str = "") -> str:
 
 
 def is_plain_object(line: str) -> bool:
-    """Whether a line is one valid object without surrogates; its values are not built."""
+    """Whether a line is one valid object without escaped surrogates; its values are not built."""
     if not line.startswith("{") or "\\ud" in line or "\\uD" in line:
         return False
     try:

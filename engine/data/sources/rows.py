@@ -102,7 +102,7 @@ class Pass:
 
 
 def row_of(value: Any, place: str) -> Row:
-    """Return a value as a row: an object, a list of messages, or a text."""
+    """Return a value as a row: an object, a list of messages, or a text; others are broken rows."""
     if isinstance(value, dict):
         return SourceRecord(value, place)
     if isinstance(value, str):

@@ -164,7 +164,7 @@ def _position(body: list[int], ids: list[int]) -> int | None:
 
 
 def _converted(tokenizer: Any) -> Any:
-    """Return the tokenizer that transformers converts to a fast one; None if it cannot."""
+    """Return the fast tokenizer to which transformers converts one; None if it cannot."""
     from transformers.convert_slow_tokenizer import convert_slow_tokenizer  # deferred: slow
 
     try:

@@ -69,6 +69,8 @@ def assemble(
 def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[RatedExample]:
     """Yield every rated completion with a mismatched one: its prompt and another's completion.
 
+    If there is no other record, its own completion is used.
+
     Args:
         ratings: All rated completions.
         max_length: Largest number of tokens of a mismatched sequence.

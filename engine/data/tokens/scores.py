@@ -56,7 +56,10 @@ def require_different_scores(config: ContrastiveConfig, examples: Sequence[Examp
 
 
 def score_facts(config: ContrastiveConfig, examples: Sequence[Example]) -> dict[str, str]:
-    """Return the range of the training scores as stored, and how they are used."""
+    """Return the range of the training scores as stored, and how they are used.
+
+    Empty for losses without scores.
+    """
     if config.kind not in SCORED_KINDS:
         return {}
     found = [

@@ -150,7 +150,7 @@ class _Reading:
         )
 
     def ending(self, *, special: bool) -> _Ending:
-        """Return the ending: an EOS for raw text, none for a chat template, which has its own."""
+        """Return how a sequence ends: raw text (`special`) with EOS, a rendered chat as it is."""
         return _Ending(self.options.max_length, self.eos if special else None)
 
 
@@ -253,7 +253,7 @@ class _Ending:
     eos: int | None
 
     def close(self, ids: list[int]) -> _Closed:
-        """Truncate the ids and append an EOS unless they end with one."""
+        """Truncate the ids so that they end with one EOS; without an EOS, only truncate them."""
         body = ids
         while self.eos is not None and body and body[-1] == self.eos:
             body = body[:-1]

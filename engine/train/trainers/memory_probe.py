@@ -176,7 +176,10 @@ def planned_of(config: RunConfig, trainer: Any) -> MemoryEstimate | None:
         arch = read_architecture(trainer.model.config.to_dict())
     except FttuiError:
         return None
-    return estimate_memory(config, arch, "cuda" if trainer.args.device.type == "cuda" else "cpu")
+    if trainer.args.device.type != "cuda":
+        return estimate_memory(config, arch, "cpu")
+    bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return estimate_memory(config, arch, "cuda", bf16=bf16)
 
 
 def _too_large(config: RunConfig, planned: MemoryEstimate | None, device: torch.device) -> str:

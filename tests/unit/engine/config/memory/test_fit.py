@@ -133,6 +133,18 @@ def test_what_does_not_help_enough_is_not_done() -> None:
     assert (found.config.train.memory, found.chosen) == ("plain", ())
 
 
+def test_a_gpu_without_bf16_computes_in_fp32() -> None:
+    new = card(80)
+    old = dataclasses.replace(new, devices=(dataclasses.replace(new.devices[0], bf16=False),))
+    config = lora(activation_checkpointing=True, fast="off")
+    found = fit(config, LLAMA_8B, old)
+    fp32 = replace(config, model=replace(config.model, precision="fp32"))
+    assert found.estimate.terms() == estimate_memory(fp32, LLAMA_8B).terms()
+    assert found.estimate.likely > fit(config, LLAMA_8B, new).estimate.likely
+    for change in changes_to_fit(found.estimate, GIB, found.config):
+        assert change.need.bf16 is False
+
+
 def test_a_cpu_run_is_left_as_it_is() -> None:
     found = fit(lora(), SMOLLM2, Hardware("cpu", 8 * GIB, 1 * GIB))
     assert found.config.train.memory == "plain"
