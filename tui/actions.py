@@ -105,6 +105,11 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("recover", "rollback"), "confirm",
     ),
     Action(
+        "anomaly.culprit", "F", "find culprits",
+        "find the samples behind the newest anomaly, by repeating its step",
+        RUN, ("culprit",), "confirm",
+    ),
+    Action(
         "run.gradients", "G", "gradients", "measure gradient norms by module in the next step",
         RUN, ("gradients",),
     ),

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from ..protocol.events import KernelTime, ProfilePart, StepsProfiled
+from ..protocol.event_parts import KernelTime, ProfilePart
+from ..protocol.events import StepsProfiled
 
 STEP, MICRO_BATCH = "step", "micro-batch"
 PARTS = ("data", "forward", "backward", "judge", "update")

@@ -80,6 +80,13 @@ class Recover(Command, frozen=True, kw_only=True, tag="Recover"):
     """Id of the anomaly; empty for the newest instability."""
 
 
+class FindCulprits(Command, frozen=True, kw_only=True, tag="FindCulprits"):
+    """Find the samples behind an anomaly by repeating its step with some of them replaced."""
+
+    anomaly: str = ""
+    """Id of the anomaly; empty for the newest alarm."""
+
+
 class MeasureGradients(Command, frozen=True, kw_only=True, tag="MeasureGradients"):
     """Measure gradient and update norms by module in the next update."""
 
@@ -143,7 +150,7 @@ SettingCommand = (
 
 OneShotCommand = (
     SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
-    | GenerateSample | SkipBatches | AddNote | Stop
+    | GenerateSample | SkipBatches | AddNote | FindCulprits | Stop
 )  # fmt: skip
 """Commands of the kind `one_shot`."""
 

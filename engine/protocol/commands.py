@@ -17,6 +17,7 @@ from .command_kinds import (
     AnyCommand,
     Command,
     Evaluate,
+    FindCulprits,
     GenerateSample,
     MeasureGradients,
     OneShotCommand,
@@ -49,6 +50,7 @@ __all__ = [
     "CommandError",
     "CommandSpec",
     "Evaluate",
+    "FindCulprits",
     "GenerateSample",
     "MeasureGradients",
     "OneShotCommand",
@@ -206,6 +208,10 @@ def _parse_recover(args: list[str]) -> Recover:
     return Recover(anomaly=one(args, "one anomaly's ID")) if args else Recover()
 
 
+def _parse_culprit(args: list[str]) -> FindCulprits:
+    return FindCulprits(anomaly=one(args, "one anomaly's ID")) if args else FindCulprits()
+
+
 def _parse_profile(args: list[str]) -> ProfileSteps:
     if not args:
         return ProfileSteps()
@@ -325,6 +331,12 @@ COMMANDS: tuple[CommandSpec, ...] = (
         command=Recover, parse=_parse_recover, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
         versioned=True, in_lineage=True, destructive=True,
+    ),
+    CommandSpec(
+        verb="culprit", usage="culprit [ID]", title="find culprits",
+        help="find the samples behind an anomaly: repeat its step with some of them replaced",
+        command=FindCulprits, parse=_parse_culprit, legal=_LIVE_OR_HALTED,
+        kind="one_shot", effect="here",
     ),
     CommandSpec(
         verb="gradients", usage="gradients",

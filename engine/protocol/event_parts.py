@@ -33,3 +33,81 @@ class ModuleFlow(msgspec.Struct, frozen=True, kw_only=True):
     update_norm: float
     """Norm of the change of the weights; 0 when the guard refused the update."""
     weight_norm: float
+
+
+class ProfilePart(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of one part of a step, in seconds per step."""
+
+    name: str
+    """data, forward, backward, judge, update or other."""
+    host_s: float
+    device_s: float | None = None
+    """Device time of the kernels that this part started; None without an accelerator."""
+
+
+class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The time of a device kernel or, on a CPU, of an operation without those inside it."""
+
+    name: str
+    kind: str
+    """Purpose of the kernel, such as `matrix products`."""
+    seconds: float
+    """Seconds per step."""
+    count: float
+    """Launches per step."""
+
+
+class Culprit(msgspec.Struct, frozen=True, kw_only=True):
+    """A sample that raises the loss or the gradient norm of a step."""
+
+    id: str
+    place: str = ""
+    """Where its record is stored, such as `train.jsonl:7`; empty if built in memory."""
+    rank: int = 0
+    """The rank that trained on it."""
+    tokens: int = 0
+    text: str = ""
+    """The beginning of its text."""
+    pieces: list[str] = []
+    """Its first tokens as text."""
+    loss: float
+    """Loss of the step with the sample, without the culprits found before it."""
+    loss_without: float
+    """The same with the sample replaced."""
+    grad_norm: float
+    grad_norm_without: float
+    loss_share: float | None = None
+    """Share in what the samples of the step add to its loss; None if that is not finite."""
+    grad_norm_share: float | None = None
+
+
+class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
+    """How a search for culprits went, and what it has found."""
+
+    verdict: str
+    """found, spread, together, unfinished, interrupted or not repeated."""
+    reason: str = ""
+    """Why it ended early; empty if it did not."""
+    checkpoint: str = ""
+    """The checkpoint from which the steps before were trained again."""
+    steps: int = 0
+    """Steps that were trained again to come to that of the anomaly."""
+    tests: int = 0
+    """How often the step of the anomaly was repeated with some of its samples replaced."""
+    samples: int = 0
+    """Samples of the step."""
+    loss: float | None = None
+    """Loss of the step as it was; None if it was not repeated."""
+    grad_norm: float | None = None
+    loss_replaced: float | None = None
+    """Loss with all samples replaced; None if that was not tested."""
+    grad_norm_replaced: float | None = None
+    culprits: list[Culprit] = []
+    """The samples that raise the figures, the one with the largest share first."""
+    group: list[str] = []
+    """Ids of the smallest group that raises the figures, if no sample alone does."""
+    difference: float = 0.0
+    """Largest relative difference of a repeated step from the run; 0 if all were exact."""
+    in_batch_negatives: bool = False
+    """Whether a replaced sample was also a negative of others, which changes their loss too."""
+    seconds: float = 0.0

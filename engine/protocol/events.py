@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
-from .event_parts import ModuleFlow, RecommendedCommand
+from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
 from .settings import RunSettings
 from .states import RunState
 
@@ -95,6 +95,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Commands that the trainer of this run cannot carry out, verb to reason."""
     script: str = ""
     """Command line of the script whose trainer is watched; empty for a run of the engine."""
+    quarantine: list[str] = []
+    """Ids of the samples that are kept out of training at this start."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):
@@ -340,28 +342,6 @@ class GradientsMeasured(Event, frozen=True, kw_only=True, tag="GradientsMeasured
     """`asked`, or the id of the anomaly it was measured for."""
 
 
-class ProfilePart(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of one part of a step, in seconds per step."""
-
-    name: str
-    """data, forward, backward, judge, update or other."""
-    host_s: float
-    device_s: float | None = None
-    """Device time of the kernels that this part started; None without an accelerator."""
-
-
-class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of a device kernel or, on a CPU, of an operation without those inside it."""
-
-    name: str
-    kind: str
-    """Purpose of the kernel, such as `matrix products`."""
-    seconds: float
-    """Seconds per step."""
-    count: float
-    """Launches per step."""
-
-
 class StepsProfiled(Event, frozen=True, kw_only=True, tag="StepsProfiled"):
     """The time of some steps on rank 0 was profiled."""
 
@@ -405,6 +385,15 @@ class LrRangeTested(Event, frozen=True, kw_only=True, tag="LrRangeTested"):
     """The rate at which the smoothed loss fell fastest; None if it never fell."""
     below_lowest: float | None = None
     """A tenth of the rate with the lowest smoothed loss; None if it is not known."""
+
+
+class CulpritsFound(Event, frozen=True, kw_only=True, tag="CulpritsFound"):
+    """A search for the samples behind an anomaly has ended; the run's own state is as before."""
+
+    anomaly: str
+    """Public id of the anomaly."""
+    anomaly_step: int
+    search: CulpritSearch
 
 
 class NoteAdded(Event, frozen=True, kw_only=True, tag="NoteAdded"):
@@ -470,6 +459,7 @@ AnyEvent = (
     | GradientsMeasured
     | StepsProfiled
     | LrRangeTested
+    | CulpritsFound
     | NoteAdded
     | LogEmitted
     | SampleGenerated

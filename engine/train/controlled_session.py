@@ -28,9 +28,11 @@ from .control.command_queue import CommandQueue
 from .control.command_scheduler import CommandScheduler, command_failed
 from .control.control_state import ControlState
 from .control.controlled_trainer import ControlledTrainer
+from .control.culprit_search import CulpritFinder, Repeatable
 from .control.memory_release import MemoryRelease
 from .control.profiling import NoProfiler, Profiler
 from .control.settings_store import load_desired, store_desired
+from .control.step_replay import NoReplay, OnRequest
 from .distributed.agreement import Agreement
 from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
@@ -72,6 +74,8 @@ class SessionParts:
     flow: Flow
     profiler: Profiler | None = None
     """None for a trainer that cannot be profiled."""
+    repeatable: Repeatable | None = None
+    """None for a trainer whose steps cannot be repeated."""
     memory_plan: MemoryPlanCheck | None = None
     identity: RunIdentity | None = None
     """Hashes of the run's model and data; None on ranks other than 0."""
@@ -86,7 +90,6 @@ class ControlledSession:
 
     def __init__(self, parts: SessionParts) -> None:
         event_log, control, trainer = parts.event_log, parts.control, parts.trainer
-        profiler = parts.profiler or NoProfiler()
         if trainer.position is not event_log.position:
             raise ValueError("trainer and event log must share the same Position object")
         self._event_log = event_log
@@ -112,16 +115,18 @@ class ControlledSession:
             MemoryRelease(trainer, parts.agreement, event_log.log),
             refuses=trainer.refuses,
         )
+        checkpointer = Checkpointer(
+            parts.run, trainer.state, parts.agreement, parts.incarnation, parts.identity
+        )
+        on_request = self._on_request(parts, checkpointer)
         self._executor = CommandExecutor(
             parts.config,
             event_log=event_log,
             control=control,
             trainer=trainer,
-            checkpointer=Checkpointer(
-                parts.run, trainer.state, parts.agreement, parts.incarnation, parts.identity
-            ),
+            checkpointer=checkpointer,
             monitor=parts.monitor,
-            profiler=profiler,
+            on_request=on_request,
             ends_evaluation=self._commands.ends_evaluation,
         )
         self.step_loop = StepLoop(
@@ -130,10 +135,24 @@ class ControlledSession:
             commands=self._commands,
             executor=self._executor,
             conclusion=conclusion,
-            profiler=profiler,
+            on_request=on_request,
             memory=MemoryMeter(parts.device),
             device=parts.device,
         )
+
+    def _on_request(self, parts: SessionParts, checkpointer: Checkpointer) -> OnRequest:
+        profiler = parts.profiler or NoProfiler()
+        if parts.repeatable is None:
+            return OnRequest(profiler, NoReplay())
+        finder = CulpritFinder(
+            parts.run,
+            parts.repeatable,
+            checkpointer,
+            parts.event_log,
+            parts.agreement,
+            self._commands.ends_replay,
+        )
+        return OnRequest(profiler, finder)
 
     def resume(
         self, checkpoint: str | None, history: JournalSummary, steps: int

@@ -24,12 +24,21 @@ class EventLog:
         self.timeline = timeline
         self.state = RunState.STARTING
         self._progress = ("", 0.0)
+        self._held_step: int | None = None
         self._listeners: list[Callable[[AnyEvent], None]] = []
 
     @property
     def step(self) -> int:
-        """Number of finished optimizer steps."""
-        return self.position.step
+        """Number of finished optimizer steps, those that are only repeated left out."""
+        return self.position.step if self._held_step is None else self._held_step
+
+    def hold_step(self) -> None:
+        """Record events at the present step while earlier steps are repeated."""
+        self._held_step = self.position.step
+
+    def release_step(self) -> None:
+        """Record events at the step of the position again."""
+        self._held_step = None
 
     def folder_losses(self) -> int:
         """Return how often the run folder or its checkpoints were removed; 0 except on rank 0."""

@@ -45,6 +45,7 @@ from .checkpoint.ema import WeightsEma
 from .checkpoint.training_state import TrainingState, trained_weights
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
+from .control.culprit_search import Repeatable
 from .controlled_session import ControlledSession, SessionOutcome, SessionParts, open_control
 from .distributed.agreement import Agreement
 from .distributed.place import RankPlace
@@ -56,6 +57,7 @@ from .monitoring.gradient_flow import GradientFlow
 from .monitoring.lr_find import LrRangeTest
 from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
+from .monitoring.sample_preview import SamplePreview
 from .monitoring.stream_findings import StreamFindings
 from .objectives.evaluator import Evaluator
 from .objectives.row_losses import RowLossComputer
@@ -110,6 +112,7 @@ def train(
 
     planned = memory_probe.planned_of(setup.config, trainer)
     ema = build_ema(setup)
+    controlled = engine_trainer(setup, trainer, source, ema, event_log)
     parts = SessionParts(
         config=setup.config,
         run=start.run,
@@ -119,7 +122,8 @@ def train(
         monitor=monitor,
         queue=queue,
         control=control,
-        trainer=engine_trainer(setup, trainer, source, ema, event_log),
+        trainer=controlled,
+        repeatable=repeatable_of(setup, controlled),
         device=place.device,
         flow=GradientFlow(setup.loaded.model),
         profiler=build_profiler(setup, start, trainer, event_log, control),
@@ -136,8 +140,7 @@ def train(
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
         facts |= record_accepted(identity, event_log)
-        devices = [d.decode() for d in setup.agreement.gather(place.description.encode())]
-        known = replace(started, devices=devices, planned_bytes=terms)
+        known = replace(started, planned_bytes=terms, quarantine=list(control.settings.quarantine))
         event_log.record(describe(known, setup, resumed, facts))
 
     if start.lr_range is not None:
@@ -353,6 +356,19 @@ def engine_trainer(
     )
 
 
+def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:
+    """Return the parts with which steps are repeated to find culprits."""
+    config = setup.config
+    return Repeatable(
+        state=trainer.state,
+        source=trainer.data,
+        set_lr=trainer.set_lr,
+        describe=SamplePreview(setup.loaded.tokenizer).of,
+        accumulate=config.train.accumulate,
+        in_batch_negatives=config.contrastive.kind in ("infonce", "pairwise"),
+    )
+
+
 def build_profiler(
     setup: Setup,
     start: SessionStart,
@@ -414,10 +430,11 @@ def facts_before(
 def describe(
     started: RunStarted, setup: Setup, resumed: Manifest | None, facts: dict[str, str]
 ) -> RunStarted:
-    """Return the start event of the run with the facts that are known after loading."""
+    """Return the start event of the run with the facts known after loading; a collective."""
     loaded = setup.loaded
     return replace(
         started,
+        devices=[d.decode() for d in setup.agreement.gather(setup.place.description.encode())],
         total_steps=setup.plan.steps,
         resumed_from=resumed.name if resumed else None,
         start_step=resumed.step if resumed else 0,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ..protocol.commands import COMMANDS, Command
 
 DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
-"""Why no sample of a watched script can be kept out."""
+"""Why no sample of a watched script can be kept out or replaced."""
 
 
 class Unwatchable(Exception):

@@ -305,6 +305,8 @@ class Rank:
 
     reclaim = release
 
+    repeating = False
+
     @property
     def due(self) -> bool:
         """A checkpoint every second step."""

@@ -16,6 +16,7 @@ import msgspec
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol import events as ev
 from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.culprit_text import culprit_headline
 from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.step_memory import memory_in_use
 from fttui.engine.run.files import last_lines
@@ -126,6 +127,8 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             yield f"checkpoint {name} ({fmt.size(size_bytes)}, {seconds:.1f} s)"
         case ev.RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):
             yield f"rolled back from step {old} to {new} ({name}), now timeline {timeline}"
+        case ev.CulpritsFound():
+            yield f"culprits of {event.anomaly}: {culprit_headline(event)} (report {event.anomaly})"
         case ev.StepsProfiled():
             yield from profile_lines(event)
         case _:

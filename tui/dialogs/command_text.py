@@ -8,6 +8,7 @@ from shlex import quote
 from fttui.engine.protocol.commands import (
     AnyCommand,
     Evaluate,
+    FindCulprits,
     Pause,
     ProfileSteps,
     Recover,
@@ -85,6 +86,9 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             them = f"the next {fmt.plural(steps, 'step')}"
             yield f"Measures where the time of {them} goes; training is not affected."
             yield "The system screen shows the result."
+        case FindCulprits():
+            yield "Repeats the steps from the checkpoint before the anomaly on, then its step with"
+            yield "parts of the samples replaced. Training waits; its own state is put back."
         case SaveCheckpoint(pin=pin):
             kept = ", which is never removed" if pin else ""
             yield f"Writes a checkpoint at step {run.step:,}{kept}."

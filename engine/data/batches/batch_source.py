@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..tokens.examples import Example
 from .leave_out import LeaveOut
@@ -77,6 +77,14 @@ class SeenExamples:
     previous: Sequence[Example]
 
 
+class HeldPlace(NamedTuple):
+    """A position in the data and the examples of the steps before it."""
+
+    position: int
+    current: list[Example]
+    previous: list[Example]
+
+
 @dataclass
 class BatchSource:
     """Endless source of collated micro-batches, whose position can be set.
@@ -93,6 +101,8 @@ class BatchSource:
     """Examples of the current step."""
     previous: list[Example] = field(default_factory=list)
     """Examples of the previous step."""
+    _replayed: Set[str] | None = None
+    """The samples left out of steps that are repeated; None while no step is."""
     _ahead: tuple[int, Set[str], list[MadeBatch]] | None = None
     """Position of the first prefetched micro-batch, the samples that were left out, and the
     micro-batches; None without any."""
@@ -126,7 +136,7 @@ class BatchSource:
         return chosen, batch
 
     def _out(self) -> Set[str]:
-        return frozenset(self.left_out())
+        return frozenset(self.left_out()) if self._replayed is None else self._replayed
 
     def rewind_to(self, position: int) -> None:
         """Go back to the position where a step began that was dropped, and forget its examples."""
@@ -141,6 +151,19 @@ class BatchSource:
     def skip(self, micro_batches: int) -> None:
         """Leave out the next micro-batches."""
         self.position += micro_batches
+
+    def hold(self) -> HeldPlace:
+        """Return the position and the examples seen, for `put_back`."""
+        return HeldPlace(self.position, self.current, self.previous)
+
+    def replay_at(self, position: int, left_out: Collection[str]) -> None:
+        """Go to a position at which other samples are left out than now, until `put_back`."""
+        self.position, self._replayed = position, frozenset(left_out)
+
+    def put_back(self, held: HeldPlace) -> None:
+        """Return to where `hold` was called, and to the samples that are kept out now."""
+        self.position, self.current, self.previous = held
+        self._replayed = None
 
     @property
     def seen(self) -> SeenExamples:

@@ -13,6 +13,7 @@ A restore has two phases, so that a damaged file on one rank changes nothing on 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,11 +26,13 @@ import torch
 from torch import Tensor
 
 from ...errors import CheckpointError
+from ...protocol.settings import RunSettings
 from ..patches import set_last_lr
 from ..position import Position
 from .counters import Counters
 from .ema import WeightsEma
 from .optimizer_state import (
+    bare,
     bit_sums,
     capture_optimizer,
     misfit,
@@ -48,6 +51,9 @@ EMA = "ema_model.safetensors"
 INITIAL = "initial_model.safetensors"
 OPTIMIZER = "optimizer.pt"
 COUNTERS = "state.msgpack"
+
+_TENSORS = ("optimizer", "others")
+"""Parts of the machinery that hold tensors."""
 
 T = TypeVar("T")
 
@@ -134,6 +140,43 @@ class TrainingState:
         self._trainer.lr_scheduler.load_state_dict(boundary.scheduler)
         self._trainer.return_to_step(boundary.step)
         restore_rng(boundary.rng)
+
+    @property
+    def why_not_repeated(self) -> str:
+        """Why no step can be repeated and undone; empty if it can."""
+        return (
+            "the loss scale of fp16 training changes with every repeated step; train in bf16"
+            if self._trainer.scaler is not None
+            else ""
+        )
+
+    def hold(self) -> StagedState:
+        """Return a copy of the whole live state on the host, for `put_back`."""
+        machinery = self._machinery()
+        optimizer = machinery["optimizer"]
+        held = {
+            **copy.deepcopy({k: v for k, v in machinery.items() if k not in _TENSORS}),
+            "optimizer": {
+                **copy.deepcopy({k: v for k, v in optimizer.items() if k != "state"}),
+                "state": [one and _on_host(one) for one in optimizer["state"]],
+            },
+            "others": _on_host(machinery["others"]),
+        }
+        step = self._trainer.position.step
+        return StagedState(
+            weights=_on_host(self._weights),
+            machinery=held,
+            rng=capture_rng(),
+            counters=Counters(step=step, position=0, desired=RunSettings()),
+            average=_on_host(self._ema.average) if self._ema else None,
+        )
+
+    def put_back(self, held: StagedState) -> None:
+        """Restore what `hold` has returned, with the learning rates of that moment."""
+        self.apply(held)
+        groups = bare(self._trainer.optimizer).param_groups
+        for group, saved in zip(groups, held.machinery["optimizer"]["groups"], strict=True):
+            group["lr"] = saved["lr"]
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters."""
@@ -257,6 +300,14 @@ class TrainingState:
                     f"has {list(own[name].shape)}; resume with the section adapter it was "
                     "made with"
                 )
+
+
+def _on_host(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return copies of tensors on the host, and other values as they are."""
+    return {
+        name: value.detach().to("cpu", copy=True) if isinstance(value, Tensor) else value
+        for name, value in values.items()
+    }
 
 
 def _has_adapter(model: Any) -> bool:

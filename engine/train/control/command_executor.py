@@ -17,6 +17,7 @@ from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
     Evaluate,
+    FindCulprits,
     GenerateSample,
     MeasureGradients,
     OneShotCommand,
@@ -44,7 +45,7 @@ from ..monitoring.monitor import TrainingMonitor
 from .command_scheduler import Impossible
 from .control_state import ControlState
 from .controlled_trainer import ControlledTrainer, EvalResult, EvaluationInterrupted
-from .profiling import Profiler
+from .step_replay import OnRequest
 
 if TYPE_CHECKING:
     from ..checkpoint.training_state import Boundary
@@ -62,7 +63,7 @@ class CommandExecutor:
         trainer: ControlledTrainer,
         checkpointer: Checkpointer,
         monitor: TrainingMonitor,
-        profiler: Profiler,
+        on_request: OnRequest,
         ends_evaluation: Callable[[], bool],
     ) -> None:
         self._config = config
@@ -72,7 +73,7 @@ class CommandExecutor:
         self._checkpointer = checkpointer
         self._data = trainer.data
         self._monitor = monitor
-        self._profiler = profiler
+        self._profiler, self._replay = on_request
         self._ends_evaluation = ends_evaluation
         """Returns whether the evaluation must end; called between batches by all ranks together."""
         self._boundary: Boundary | None = None
@@ -94,6 +95,11 @@ class CommandExecutor:
         assert self._boundary is not None, "a step starts with mark()"
         self._trainer.state.return_to(self._boundary)
         self._data.rewind_to(self._boundary.position)
+
+    @property
+    def repeating(self) -> bool:
+        """Whether a command has begun to repeat earlier steps."""
+        return self._replay.running
 
     @property
     def due(self) -> bool:
@@ -130,7 +136,7 @@ class CommandExecutor:
                 outcome = self._roll_back(command)
             case Recover(anomaly=anomaly):
                 outcome = self._roll_back(self._recovery_rollback(anomaly))
-            case MeasureGradients() | ProfileSteps():
+            case MeasureGradients() | ProfileSteps() | FindCulprits():
                 outcome = self._measure(command)
             case Evaluate():
                 outcome = "", self._evaluate_on_command()
@@ -350,7 +356,9 @@ class CommandExecutor:
         finally:
             self._event_log.enter(before)
 
-    def _measure(self, command: MeasureGradients | ProfileSteps) -> tuple[str, str]:
+    def _measure(self, command: MeasureGradients | ProfileSteps | FindCulprits) -> tuple[str, str]:
+        if isinstance(command, FindCulprits):
+            return self._replay.begin(command.anomaly)
         if isinstance(command, MeasureGradients):
             self._monitor.ask_gradients()
             return "", "with the next update"

@@ -62,6 +62,10 @@ class OneShotCommands(Protocol):
     def due(self) -> bool:
         """Whether a scheduled checkpoint or evaluation is due at this step."""
 
+    @property
+    def repeating(self) -> bool:
+        """Whether a command has begun to repeat earlier steps, also of a run that is paused."""
+
     def perform(self, command: OneShotCommand, issuer: str) -> tuple[str, str]:
         """Carry out a command; return the old and the new value for the journal.
 
@@ -154,21 +158,22 @@ class CommandScheduler:
         control.change(settings)
         self._look()
         self.perform_due(executor)
-        if not control.ending:
+        if not control.ending and not executor.repeating:
             executor.scheduled()
             self.perform_due(executor)
         self._hold(executor)
         if control.ending:
             self._overtake("the run was stopped before training had paused")
             return False
-        self._event_log.enter(RunState.RUNNING)
+        if not executor.repeating:
+            self._event_log.enter(RunState.RUNNING)
         self._queue.ask()
         return True
 
     def _hold(self, executor: OneShotCommands) -> None:
         """Wait here while training is paused or halted, and carry out commands meanwhile."""
         control = self._control
-        while control.held and not control.ending:
+        while control.held and not control.ending and not executor.repeating:
             self._enter_hold()
             if control.settings.release:
                 self._memory.release()
@@ -236,6 +241,18 @@ class CommandScheduler:
         if not stop:
             self._queue.ask()
         return stop
+
+    def ends_replay(self) -> bool:
+        """Return True, between steps that are repeated, if a command does not wait for their end.
+
+        These are the commands for which a step in progress is dropped, and a stop.
+        """
+        self._look(busy=True)
+        due = [entry.command for entry in self._control.due]
+        ends = self._signalled or any(isinstance(c, Stop) or spec_of(c).urgent for c in due)
+        if not ends:
+            self._queue.ask()
+        return ends
 
     def before_update(self) -> None:
         """Apply settings that arrived during the step, so that they count for its update."""
@@ -313,16 +330,20 @@ class CommandScheduler:
         return None if reason is None else f"not possible in this run: {reason}"
 
     def perform_due(self, executor: OneShotCommands) -> None:
-        """Carry out the commands that wait for a boundary, then a stop signal."""
+        """Carry out the commands that wait for a boundary, then a stop signal.
+
+        While earlier steps are repeated, the training state is not the run's own, so all others
+        wait until it is back.
+        """
         control = self._control
-        while control.due and not control.ending:
+        while control.due and not control.ending and not executor.repeating:
             entry = control.due.popleft()
             command = entry.command
             if isinstance(command, SettingCommand):
                 self._set(entry, command)
             else:
                 self._perform(entry, command, executor)
-        if self._signalled and not control.ending:
+        if self._signalled and not control.ending and not executor.repeating:
             control.end_run()
             try:
                 executor.perform(Stop(), "signal")

@@ -23,7 +23,7 @@ from ...data.batches.batch_source import Batch
 from ..control.command_scheduler import CommandScheduler, OneShotCommands
 from ..control.control_state import ControlState
 from ..control.controlled_trainer import MicroBatchSource
-from ..control.profiling import Profiler
+from ..control.step_replay import OnRequest
 from ..profiler_spans import span
 from .memory_meter import MemoryMeter
 from .step_clock import StepClock
@@ -44,7 +44,7 @@ class StepLoop:
         commands: CommandScheduler,
         executor: OneShotCommands,
         conclusion: StepConclusion,
-        profiler: Profiler,
+        on_request: OnRequest,
         memory: MemoryMeter,
         device: torch.device,
     ) -> None:
@@ -54,7 +54,7 @@ class StepLoop:
         self._commands = commands
         self._executor = executor
         self._conclusion = conclusion
-        self._profiler = profiler
+        self._profiler, self._replay = on_request
         self._memory = memory
         self._device = device
         self._micro_batch = self._micro_batches = 0
@@ -68,13 +68,19 @@ class StepLoop:
 
     def begin_step(self) -> bool:
         """Handle everything due at this boundary; return False if the run ends here."""
-        if not self._commands.at_boundary(self._executor):
-            return False
-        self._profiler.begin_step()
+        replayed = self._replay.running
+        while not self._replay.next_step():
+            if replayed:
+                self._memory.read()  # the peak of repeated steps is none of the next one
+            if not self._commands.at_boundary(self._executor):
+                return False
+            if not self._replay.running:
+                self._profiler.begin_step()
+                self._control.begin_step()
+                break
         self.tally = StepMetrics()
         self._clock = StepClock(self._device)
         self._micro_batch = 0
-        self._control.begin_step()
         return True
 
     def fetch(self, micro_batches: int) -> list[Batch]:
@@ -89,7 +95,7 @@ class StepLoop:
     def may_continue(self) -> bool:
         """Return whether the next micro-batch may run; False if the step is being dropped."""
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
-        return first or not self._commands.interrupted()
+        return first or self._replay.running or not self._commands.interrupted()
 
     @property
     def dropped(self) -> bool:
@@ -120,6 +126,8 @@ class StepLoop:
         Args:
             clip: clips the gradients to a largest norm and returns their norm before that, [].
         """
+        if self._replay.running:
+            return self._check_replayed(clip)
         if self._control.dropped:
             return torch.zeros(())
         self._commands.before_update()
@@ -132,6 +140,14 @@ class StepLoop:
             self.source.prepare(self._micro_batches)
         if step.held is None:
             self._conclusion.decide(step)
+        return norm
+
+    def _check_replayed(self, clip: Callable[[float], Tensor]) -> Tensor:
+        """Clip the gradients of a step that is repeated, and pass its figures to the replay."""
+        limit = self._replay.clip
+        norm = clip(math.inf if limit is None else limit)
+        own = settle(summed(self.tally, norm), norm, self.tally).read()
+        self._replay.judge(own.loss, own.grad_norm)
         return norm
 
     def _record(self, norm: Tensor, limit: float | None, started: float) -> StepRecord:
@@ -160,6 +176,8 @@ class StepLoop:
 
     def may_update(self) -> bool:
         """Return whether the optimizer may run; the device may still skip it (see `gated`)."""
+        if self._replay.running:
+            return self._replay.may_update()
         step = self._conclusion.step
         refused = step is None or step.verdict not in (None, UpdateVerdict.APPLY)
         return not refused and not self._control.dropped
@@ -176,6 +194,8 @@ class StepLoop:
     def optimizer_stepped(self) -> None:
         """Report that the weights have changed; after a gate, the conclusion does so later."""
         step = self._conclusion.step
+        if self._replay.running:
+            return
         if step is not None and step.held is None and self.may_update():
             self._conclusion.updated()
 
@@ -187,6 +207,8 @@ class StepLoop:
         Args:
             last: whether no other step follows.
         """
+        if self._replay.running:
+            return self._replay.end_step()
         if self._commands.after_step(self._executor):
             self._profiler.end_step(self.tally.tokens, counted=False, conclude=self.conclude)
             return False

@@ -35,6 +35,7 @@ from ...protocol.events import (
     AnyEvent,
     AutopilotDecided,
     CommandApplied,
+    CulpritsFound,
     GradientsMeasured,
     RolledBack,
     StepFinished,
@@ -44,6 +45,7 @@ from ...run.checkpoint_store import Manifest
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
+from .culprit_report import CulpritReports
 from .step_rows import RowLosses, RowReader, StepRows
 
 _INTERVENTIONS_KEPT = 20
@@ -81,6 +83,7 @@ class AnomalyReporter:
         """The newest alarm: public id and report."""
         self._beside: dict[str, AnomalyReport] = {}
         """Earlier alarms without a rollback, by public id; the next one is added to them all."""
+        self._culprits = CulpritReports(run)
         self._flow: GradientsMeasured | None = None
         self._flow_step = -1
         event_log.listen(self._follow)
@@ -106,6 +109,8 @@ class AnomalyReporter:
                 self._back_to = to_step
                 kept = [point for point in self._curve if point.step <= to_step]
                 self._curve = deque(kept, maxlen=_CURVE_STEPS)
+            case CulpritsFound():
+                self._add_culprits(event)
             case AnomalyResolved(id=public_id, verdict=verdict):
                 self._resolve(public_id, verdict)
             case GradientsMeasured():
@@ -113,6 +118,13 @@ class AnomalyReporter:
                 self._add_modules()
             case _:
                 pass
+
+    def _add_culprits(self, event: CulpritsFound) -> None:
+        """Add what a search has found to the report of its anomaly, also of an earlier process."""
+        try:
+            self._culprits.add(event, writes=self._agreement.rank == 0)
+        except OSError as error:
+            self._event_log.log("error", f"report {event.anomaly} not written: {error}")
 
     def _note_command(self, event: CommandApplied) -> None:
         """Keep a command for the next reports; a rollback is also added to those of open alarms."""
@@ -317,8 +329,10 @@ class AnomalyReporter:
 
     def _write(self, name: str, report: AnomalyReport) -> None:
         try:
-            self._run.write(self._run.reports / f"{name}.json", to_json(report))
-            self._run.write(self._run.reports / f"{name}.md", to_markdown(report).encode())
+            content = self._culprits.whole(name, to_json(report))
+            self._run.write(self._run.reports / f"{name}.json", content)
+            page = to_markdown(report) + self._culprits.section(name)
+            self._run.write(self._run.reports / f"{name}.md", page.encode())
         except OSError as error:
             self._event_log.log("error", f"report {name} not written: {error}")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
 from ...protocol.commands import Command
-from ..checkpoint.exact_state import ExactState
 from ..control.controlled_trainer import EvalResult
+from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
 from ..objectives.evaluator import Evaluator
 from ..position import Position
@@ -22,7 +22,7 @@ class EngineTrainer:
         self,
         trainer: AnyTrainer,
         data: BatchSource,
-        state: ExactState,
+        state: RepeatableState,
         evaluator: Evaluator,
         offload: DeviceOffload,
     ) -> None:
@@ -43,7 +43,7 @@ class EngineTrainer:
         return {}
 
     @property
-    def state(self) -> ExactState:
+    def state(self) -> RepeatableState:
         """The exact training state."""
         return self._state
 

@@ -14,6 +14,7 @@ from typing import Any
 from ...protocol.commands import (
     Command,
     Evaluate,
+    FindCulprits,
     GenerateSample,
     MeasureGradients,
     ProfileSteps,
@@ -59,6 +60,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
     refused: dict[type[Command], str] = {
         ProfileSteps: "a watched script cannot be profiled",
         Quarantine: DATA_OF_SCRIPT,
+        FindCulprits: DATA_OF_SCRIPT,
     }
     backwards = why_not_back(trainer)
     if backwards:

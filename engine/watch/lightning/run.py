@@ -25,6 +25,7 @@ from torch.nn.utils import get_total_norm
 from ...protocol.commands import (
     Command,
     Evaluate,
+    FindCulprits,
     GenerateSample,
     ProfileSteps,
     Quarantine,
@@ -45,6 +46,7 @@ _POSITION = "Lightning keeps its position in the data to itself, so it cannot go
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
+    FindCulprits: DATA_OF_SCRIPT,
     Evaluate: "Lightning validates by itself (val_check_interval)",
     GenerateSample: "the module has no tokenizer that fttui knows",
     SaveCheckpoint: "Lightning saves with its ModelCheckpoint",

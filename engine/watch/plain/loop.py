@@ -24,6 +24,7 @@ from torch import nn
 from ...protocol.commands import (
     Command,
     Evaluate,
+    FindCulprits,
     GenerateSample,
     ProfileSteps,
     Quarantine,
@@ -43,6 +44,7 @@ B = TypeVar("B")
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
+    FindCulprits: DATA_OF_SCRIPT,
     Evaluate: "the loop evaluates by itself",
     GenerateSample: "the loop has no tokenizer that fttui knows",
 }

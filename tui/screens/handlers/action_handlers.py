@@ -10,6 +10,7 @@ from collections.abc import Callable
 from fttui.engine.protocol.commands import (
     AnyCommand,
     Evaluate,
+    FindCulprits,
     MeasureGradients,
     Pause,
     ProfileSteps,
@@ -121,6 +122,11 @@ def _recover(app: AppBase) -> None:
     _confirm(app, command, rows, reason=f"anomaly {event.id}")
 
 
+def _find_culprits(app: AppBase) -> None:
+    """Ask before earlier steps are repeated, which takes a while, then search for culprits."""
+    _confirm(app, FindCulprits(), in_words(app.state, FindCulprits()))
+
+
 def _confirm(app: AppBase, command: AnyCommand, rows: list[str], reason: str = "") -> None:
     """Ask for confirmation in a dialog titled with the command's name, then send the command."""
 
@@ -215,6 +221,7 @@ HANDLERS: dict[str, Handler] = {
     ),
     "run.rollback": ask_rollback,
     "anomaly.recover": _recover,
+    "anomaly.culprit": _find_culprits,
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
     "checkpoint.pin": _prompt("pinned checkpoint", "a note (optional)", _pin),
     "run.evaluate": lambda app: app.send(Evaluate()),

@@ -10,11 +10,10 @@ import pytest
 from textual.widgets import OptionList
 
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
-from fttui.engine.protocol.event_parts import ModuleFlow
+from fttui.engine.protocol.event_parts import ModuleFlow, ProfilePart
 from fttui.engine.protocol.events import (
     CheckpointRemoved,
     GradientsMeasured,
-    ProfilePart,
     RunStarted,
     StepFinished,
     StepsProfiled,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fttui.engine.protocol.events import ProfilePart, StepsProfiled
+from fttui.engine.protocol.event_parts import ProfilePart
+from fttui.engine.protocol.events import StepsProfiled
 from fttui.tui.dialogs.profile_text import profile_lines
 
 

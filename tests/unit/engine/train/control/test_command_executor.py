@@ -41,6 +41,7 @@ from fttui.engine.train.control.command_executor import CommandExecutor
 from fttui.engine.train.control.command_scheduler import Impossible
 from fttui.engine.train.control.control_state import ControlState
 from fttui.engine.train.control.controlled_trainer import EvalResult, EvaluationInterrupted
+from fttui.engine.train.control.step_replay import NoReplay, OnRequest
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.event_log import EventLog
 
@@ -202,7 +203,7 @@ class Bench:
             trainer=cast("ControlledTrainer", self.trainer),
             checkpointer=Checkpointer(run, self.trainer, SingleRank(), 1),
             monitor=cast("TrainingMonitor", self.monitor),
-            profiler=profiler,
+            on_request=OnRequest(profiler, NoReplay()),
             ends_evaluation=lambda: self.stops,
         )
 

@@ -10,7 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from fttui.engine.protocol.commands import AnyCommand, Quarantine, Rollback, Stop, parse_command
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    FindCulprits,
+    Quarantine,
+    Rollback,
+    Stop,
+    describe_command,
+    parse_command,
+)
 from fttui.engine.protocol.events import (
     AnyEvent,
     CommandAccepted,
@@ -39,7 +47,7 @@ class Desk:
         self.happened: list[str] = []
         self.coming: deque[NewCommands] = deque()
         self.stored: list[RunSettings] = []
-        self.due = False
+        self.due = self.repeating = False
         self.refuses: set[type] = set()
         self.taken = False
         self.on_tick: deque[list[str]] = deque()
@@ -428,3 +436,57 @@ def test_samples_that_cannot_be_kept_out_are_refused_with_the_reason() -> None:
     (refused,) = desk.found(CommandFailed)
     assert refused.reason == "not possible in this run: the script chooses its samples"
     assert desk.control.settings.quarantine == ()
+
+
+def test_while_earlier_steps_are_repeated_other_commands_and_scheduled_work_wait() -> None:
+    class Repeating(Desk):
+        def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+            self.repeating = isinstance(command, FindCulprits)
+            return super().perform(command, issuer)
+
+    desk = Repeating()
+    desk.send("culprit", "checkpoint", "stop", stop=True)
+    assert desk.boundary()
+    assert [one for one in desk.happened if " by " in one] == ["FindCulprits by me"]
+    assert "scheduled" not in desk.happened
+    desk.send()
+    assert desk.scheduler.ends_replay()
+    desk.repeating = False
+    assert not desk.boundary()
+    assert [one for one in desk.happened if " by " in one][1:] == [
+        "SaveCheckpoint by me",
+        "Stop by me",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [("eval", False), ("lr scale 0.5", False), ("pause", True), ("rollback last", True),
+     ("stop", True)],
+)  # fmt: skip
+def test_a_replay_ends_for_what_would_drop_a_step_and_for_a_stop(text: str, ends: bool) -> None:
+    desk = Desk()
+    desk.repeating = True
+    desk.send(text)
+    assert desk.scheduler.ends_replay() is ends
+    assert desk.control.settings == RunSettings()
+    assert [describe_command(entry.command) for entry in desk.control.due] == [text]
+
+
+def test_a_paused_run_repeats_steps_and_is_paused_again() -> None:
+    class Repeating(Desk):
+        def perform(self, command: AnyCommand, issuer: str) -> tuple[str, str]:
+            self.repeating = isinstance(command, FindCulprits)
+            return super().perform(command, issuer)
+
+    desk = Repeating()
+    desk.send("pause")
+    desk.on_tick.append(["culprit"])
+    assert desk.boundary()
+    assert desk.log.state is RunState.PAUSED
+    desk.repeating = False
+    desk.on_tick.append(["resume"])
+    assert desk.boundary()
+    assert [e.state for e in desk.found(StateChanged)] == [
+        RunState.RUNNING, RunState.PAUSED, RunState.RUNNING,
+    ]  # fmt: skip

@@ -58,7 +58,7 @@ class Queue:
 class Executor:
     """Carries out one-shot commands, which need the device."""
 
-    due = False
+    due = repeating = False
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,0 +1,222 @@
+"""Replay plan: how to come from a checkpoint to the step of an anomaly again, from the journal.
+
+A journal holds every step with its learning rate and clip, and every command that moved the data or
+changed the quarantine. Read in order, with the steps dropped that a rollback has undone, it says by
+which steps the training state of an anomaly came about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+import msgspec
+
+from ..protocol.commands import SkipBatches
+from ..protocol.events import (
+    AnomalyRaised,
+    AnyEvent,
+    CheckpointSaved,
+    CommandApplied,
+    Record,
+    RolledBack,
+    RunStarted,
+    StepFinished,
+)
+from .anomaly import INFO, INSTABILITY
+from .culprits import Figures, Noise
+
+NOISE_STEPS = 30
+"""Steps before the anomaly from which the usual noise is estimated."""
+
+
+class Unrepeatable(Exception):
+    """The step of an anomaly cannot be trained again; the text says why."""
+
+
+class PlannedStep(msgspec.Struct, frozen=True):
+    """A step as it was trained, to be trained again."""
+
+    step: int
+    position: int
+    """Micro-batches that each rank had consumed since the checkpoint, skipped ones included."""
+    loss: float
+    grad_norm: float
+    lr: float
+    clip: float | None
+    skipped: bool
+    """Whether the guard refused the update."""
+    quarantine: tuple[str, ...]
+
+
+class ReplayPlan(msgspec.Struct, frozen=True):
+    """The way from a checkpoint to the step of an anomaly."""
+
+    anomaly: str
+    """Public id of the anomaly."""
+    checkpoint: str
+    steps: list[PlannedStep]
+    """The steps after the checkpoint; the last one is that of the anomaly."""
+    noise: Noise
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    name: str
+    step: int
+
+
+class _Skipped(msgspec.Struct, frozen=True):
+    steps: int
+
+
+class _Step(msgspec.Struct, frozen=True):
+    step: int
+    event: StepFinished
+    quarantine: tuple[str, ...]
+
+
+class _Path:
+    """The events by which the present training state came about."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Saved | _Skipped | _Step] = []
+        self._quarantine: tuple[str, ...] = ()
+
+    def follow(self, step: int, event: AnyEvent) -> None:
+        """Take in the next event of the journal."""
+        match event:
+            case StepFinished():
+                self.entries.append(_Step(step, event, self._quarantine))
+            case CheckpointSaved(name=name):
+                self.entries.append(_Saved(name, step))
+            case RolledBack():
+                self._go_back(event.checkpoint, event.to_step)
+                self.entries.append(_Skipped(event.skipped_batches))
+            case RunStarted(devices=[_, *_]):
+                self._quarantine = tuple(event.quarantine)
+                if event.resumed_from:
+                    self._go_back(event.resumed_from, event.start_step)
+            case CommandApplied():
+                self._change(event)
+            case _:
+                pass
+
+    def _change(self, event: CommandApplied) -> None:
+        if isinstance(command := event.typed, SkipBatches):
+            self.entries.append(_Skipped(command.steps))
+        if event.settings is not None:
+            self._quarantine = event.settings.quarantine
+
+    def _go_back(self, checkpoint: str, step: int) -> None:
+        """Drop what came after a checkpoint; without a record of it, what came after its step."""
+        for at in range(len(self.entries) - 1, -1, -1):
+            entry = self.entries[at]
+            if isinstance(entry, _Saved) and entry.name == checkpoint:
+                del self.entries[at + 1 :]
+                return
+        kept = [one for one in self.entries if not isinstance(one, _Skipped) and one.step <= step]
+        self.entries = list(kept)
+
+
+def plan_replay(
+    records: Callable[[], Iterable[Record]],
+    anomaly: str,
+    checkpoints: Collection[str],
+    accumulate: int,
+) -> ReplayPlan:
+    """Plan how to train the step of an anomaly again.
+
+    Args:
+        records: returns the records of the journal, from the beginning, each time it is called.
+        anomaly: public id of the anomaly; empty for the newest instability.
+        checkpoints: names of the checkpoints that are on disk.
+        accumulate: micro-batches of a step.
+
+    Raises:
+        Unrepeatable: with the reason.
+    """
+    found = _anomaly(records(), anomaly)
+    path = _Path()
+    for record in records():
+        if record.seq == found.seq:
+            break
+        path.follow(record.step, record.event)
+    event = found.event
+    assert isinstance(event, AnomalyRaised)
+    start = _start(path.entries, found.step, checkpoints, event.id)
+    saved = path.entries[start]
+    assert isinstance(saved, _Saved)
+    steps = _steps(path.entries[start + 1 :], accumulate)
+    if [one.step for one in steps] != list(range(saved.step + 1, found.step + 1)):
+        raise Unrepeatable(
+            f"the journal lacks some of the steps {saved.step + 1} to {found.step}, which lead to "
+            f"{event.id}"
+        )
+    before = [one for one in path.entries if isinstance(one, _Step) and one.step < found.step]
+    noise = Noise.of([_figures(one.event) for one in before[-NOISE_STEPS:]])
+    return ReplayPlan(event.id, saved.name, steps, noise)
+
+
+def _anomaly(records: Iterable[Record], wanted: str) -> Record:
+    found: Record | None = None
+    for record in records:
+        event = record.event
+        if not isinstance(event, AnomalyRaised):
+            continue
+        newest = not wanted and event.severity != INFO and event.kind in INSTABILITY
+        if newest or event.id == wanted:
+            found = record
+    if found is None:
+        raise Unrepeatable(
+            f"no anomaly has the id {wanted}"
+            if wanted
+            else "no anomaly of the loss or the gradient norm was raised yet"
+        )
+    assert isinstance(found.event, AnomalyRaised)
+    if found.event.kind not in INSTABILITY:
+        raise Unrepeatable(
+            f"{wanted} is no matter of single samples; expected an anomaly of the kinds "
+            f"{', '.join(sorted(INSTABILITY))}"
+        )
+    return found
+
+
+def _start(
+    entries: Sequence[_Saved | _Skipped | _Step], step: int, known: Collection[str], anomaly: str
+) -> int:
+    """Return the index of the newest checkpoint before a step that is still on disk."""
+    for at in range(len(entries) - 1, -1, -1):
+        entry = entries[at]
+        if isinstance(entry, _Saved) and entry.step < step and entry.name in known:
+            return at
+    raise Unrepeatable(
+        f"no checkpoint from before {anomaly} is on disk; keep more of them (checkpoint.keep), or "
+        "pin one (checkpoint pin)"
+    )
+
+
+def _steps(entries: Sequence[_Saved | _Skipped | _Step], accumulate: int) -> list[PlannedStep]:
+    position, steps = 0, []
+    for entry in entries:
+        if isinstance(entry, _Skipped):
+            position += entry.steps * accumulate
+        elif isinstance(entry, _Step):
+            event, (loss, norm) = entry.event, _figures(entry.event)
+            steps.append(
+                PlannedStep(
+                    entry.step,
+                    position,
+                    loss,
+                    norm,
+                    event.lr,
+                    event.clip,
+                    event.skipped,
+                    entry.quarantine,
+                )
+            )
+            position += accumulate
+    return steps
+
+
+def _figures(event: StepFinished) -> Figures:
+    norm = event.grad_norm
+    return Figures(event.loss, float("nan") if norm is None else norm)

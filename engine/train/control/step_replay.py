@@ -1,0 +1,77 @@
+"""The interface of a replay: steps that are trained again and leave no trace in the run.
+
+While a replay runs, the step loop asks it instead of the command scheduler for the next step, and
+journals and judges nothing. The steps pass through the same code as all others, so that they are
+exact.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from .command_scheduler import Impossible
+from .profiling import Profiler
+
+
+class StepReplay(Protocol):
+    """Repeats steps on request; `culprit_search` implements it."""
+
+    @property
+    def running(self) -> bool:
+        """Whether steps are being repeated."""
+
+    def begin(self, anomaly: str) -> tuple[str, str]:
+        """Go back to before an anomaly; return the old and the new value for the journal.
+
+        Raises:
+            Impossible: the steps cannot be repeated; nothing was changed.
+        """
+
+    def next_step(self) -> bool:
+        """Prepare the next step; False after the last one, when the run's own state is back."""
+
+    @property
+    def clip(self) -> float | None:
+        """Max gradient norm of the step; None if it was not clipped."""
+
+    def judge(self, loss: float, grad_norm: float) -> None:
+        """Take the figures of the step: this rank's share of the loss, and the gradient norm."""
+
+    def may_update(self) -> bool:
+        """Return whether the optimizer may change the weights."""
+
+    def end_step(self) -> bool:
+        """Return whether the step counts; it is undone before False is returned."""
+
+
+class NoReplay:
+    """Repeats no steps."""
+
+    running = False
+    clip = None
+
+    def begin(self, anomaly: str) -> tuple[str, str]:
+        """Refuse by raising `Impossible`."""
+        raise Impossible("the steps of this run cannot be repeated")
+
+    def next_step(self) -> bool:
+        """Return False: there is no step to repeat."""
+        return False
+
+    def judge(self, loss: float, grad_norm: float) -> None:
+        """Do nothing."""
+
+    def may_update(self) -> bool:
+        """Return True."""
+        return True
+
+    def end_step(self) -> bool:
+        """Return True."""
+        return True
+
+
+class OnRequest(NamedTuple):
+    """What a command can start that then goes on for several steps."""
+
+    profiler: Profiler
+    replay: StepReplay
