@@ -45,7 +45,7 @@ class Undo:
         return before
 
     def all(self) -> None:
-        """Put every attribute back, the newest first; one that others replaced since is theirs."""
+        """Put the attributes back, the newest first, except what other code has replaced since."""
         while self._before:
             owner, name, value = self._before.pop()
             now = vars(owner).get(name, ABSENT)

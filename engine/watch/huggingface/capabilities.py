@@ -101,9 +101,10 @@ def why_not_watched(kind: type[Any]) -> str:
 
 
 def _has_own_loop(kind: type[Any], base: type[Any]) -> bool:
-    """Whether a class trains by other code than `Trainer`.
+    """Whether a class trains by other code than the loop of `Trainer`.
 
-    A `train` of its own may call that of `Trainer` by `super()`, for which it holds its class.
+    A `train` that calls `super()` is taken for one that calls that loop; such a method is known by
+    the variable `__class__` that it holds.
     """
     own = getattr(kind, "_inner_training_loop", None)
     if own is not None and own is not getattr(base, "_inner_training_loop", None):
@@ -120,7 +121,7 @@ def loop_can_be_left(kind: type[Any]) -> bool:
 
 
 def _loop_is_known(kind: type[Any]) -> bool:
-    """Whether the loop asks a method for the micro-batches of a step, and tells of its update."""
+    """Whether the loop takes its batches by `get_batch_samples` and reports updates beforehand."""
     from transformers import TrainerCallback
 
     take = getattr(kind, "get_batch_samples", None)
@@ -141,8 +142,8 @@ def why_class_not_back(kind: type[Any]) -> str:
     """Return why no trainer of a class can return to an earlier step; empty if it can."""
     if not loop_can_be_left(kind):
         return (
-            f"the loop of transformers {_transformers()} keeps its position to itself; that of "
-            "5.6 or newer can go back"
+            f"the training loop of transformers {_transformers()} keeps its position to itself, so "
+            "it cannot go back; expected 5.6 or newer"
         )
     if _generates(kind):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"

@@ -25,7 +25,7 @@ from .loop import HfLoop
 
 
 class ClosedLoop(HfLoop):
-    """The seams of one `train()` call whose loop runs to its end."""
+    """The methods that replace those of a trainer whose epochs cannot be left: its seams."""
 
     _judged_already = False
     """Whether the update of the step has been judged, because the trainer clips."""
@@ -42,7 +42,7 @@ class ClosedLoop(HfLoop):
 
     @property
     def accelerator_seams(self) -> dict[str, Callable[..., Any]]:
-        """The methods to put in place of those of its accelerator."""
+        """The methods to put in place of those of the trainer's accelerator."""
         return {"clip_grad_norm_": self.clip_gradients}
 
     def take_batches(self, epoch_iterator: Any, num_batches: int, *rest: Any) -> Any:
@@ -63,9 +63,10 @@ class ClosedLoop(HfLoop):
         return original(iter(batches), num_batches, *rest)
 
     def _open_epoch(self, epoch_iterator: Any) -> bool:
-        """Continue the tape with the iterator of an epoch; the first one may begin in its middle.
+        """Continue the tape with the iterator of an epoch; always True, for the shield.
 
-        The trainer does not say how many batches an epoch has, but its loader may.
+        The first epoch of a training that the script has resumed may begin in its middle. The
+        trainer does not say how many batches an epoch has, but its loader may.
         """
         tape, trainer = self._tape, self._trainer
         if epoch_iterator is tape.live:

@@ -105,7 +105,7 @@ class HfLoop:
 
     @property
     def accelerator_seams(self) -> dict[str, Callable[..., Any]]:
-        """The methods to put in place of those of its accelerator."""
+        """The methods to put in place of those of the trainer's accelerator."""
         return {}
 
     @property
@@ -297,7 +297,7 @@ class HfLoop:
         """Clip as the settings say, judge the update, and return the norm as the trainer has it.
 
         Args:
-            clip: clips to a limit and returns the norm before it.
+            clip: clips to a limit and returns the norm before clipping.
             asked: the limit that the trainer itself would clip to; 0 or None is off.
         """
         hooks = self._hooks
@@ -332,7 +332,7 @@ class HfLoop:
             self._shield.call(lambda: events.evaluated(figures), None)
 
     def update_comes(self) -> None:
-        """Take note that the optimizer is about to step; the update has been judged."""
+        """Do nothing before the optimizer steps: the update has been judged with its norm."""
 
     def optimizer_stepped(self, *, skipped: bool) -> None:
         """Report that the weights have changed, unless the guard or the loss scaler refused it."""

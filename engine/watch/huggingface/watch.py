@@ -95,7 +95,7 @@ class HfWatch:
         return self._watched(lambda: self._train(*arguments, **named))
 
     def inner_loop(self, *arguments: Any, **named: Any) -> Any:
-        """Run the loop of the trainer; as a run of its own if `train` is not ours any more.
+        """Run the loop of the trainer, as a run of its own if `train` was replaced since.
 
         A constructor may replace `train` after `Trainer` has been made, as those of Unsloth do.
         """
@@ -251,7 +251,7 @@ def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) 
 
 
 def _watch_over(trainer: Any) -> HfWatch | None:
-    """Return the watch over a trainer, which holds it by a method; None without one.
+    """Return the watch over a trainer, found by the method it replaces; None without one.
 
     Nothing else refers to a watch, so that a trainer that the script drops is freed.
     """

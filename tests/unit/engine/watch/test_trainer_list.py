@@ -72,7 +72,7 @@ def test_each_class_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch
 
 def test_an_earlier_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(Trainer, "_run_epoch")
-    assert "no rollback, recover or skip: the loop of transformers" in what_works(Trainer)
+    assert "no rollback, recover or skip: the training loop of transformers" in what_works(Trainer)
     monkeypatch.delattr(Trainer, "get_batch_samples")
     assert "is not known; expected 4.46 or newer" in what_works(Trainer)
 
