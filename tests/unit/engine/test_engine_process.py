@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.__main__ import _lost_rank, _record_end, explain
+from fttui.engine.__main__ import _announce, _lost_rank, _record_end, explain
 from fttui.engine.errors import DataError, TrainingFailed
 from fttui.engine.protocol.events import AnyEvent, LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
+from fttui.engine.run.journal_summary import summarize_journal
+from fttui.engine.run.processes.marks import read_engine_status
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.elastic import LaunchAttempt
 from fttui.engine.train.event_log import EventLog
@@ -86,3 +88,14 @@ def test_a_lost_rank_is_named_with_the_last_line_of_its_log(tmp_path: Path) -> N
     assert _lost_rank(run, 2).startswith(
         "rank 2 died; the last line of its log: killed by the host (details:"
     )
+
+
+def test_the_start_of_an_engine_is_recorded_before_the_model_is_loaded(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    run.config.write_text("name: a\nmodel: {id: m}\ndata: {train: d}\ntrain: {steps: 1}\n")
+    events: list[AnyEvent] = []
+    event_log = EventLog(None)
+    event_log.listen(events.append)
+    started = _announce(run, event_log, summarize_journal(()))
+    assert events == [started]
+    assert read_engine_status(run) is not None

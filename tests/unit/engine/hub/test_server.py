@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +15,7 @@ from fttui.engine.protocol.codec import decode_hub, encode
 from fttui.engine.protocol.commands import Stop
 from fttui.engine.protocol.requests import Accepted, Ping, Pong, Refused, SubmitCommand
 from fttui.engine.run.control_log import ControlWriter
+from fttui.engine.run.journal import JournalLocked
 from tests.support.engine_double import EngineDouble, make_run
 from tests.support.loopback import Loopback
 
@@ -53,3 +56,30 @@ def test_a_stop_is_accepted_where_the_lock_of_decisions_cannot_be_opened(tmp_pat
     assert isinstance(hub._answer(b"ann", stop), Accepted)
     assert [entry.id for entry in control.entries] == ["s1"]
     control.close()
+
+
+def test_beats_without_the_control_journal_are_counted_until_it_is_free() -> None:
+    locked = True
+
+    def keep_in_place() -> bool:
+        if locked:
+            raise JournalLocked("another hub has it")
+        return False
+
+    hub: Any = SimpleNamespace(
+        _beats_locked_out=0, _control=SimpleNamespace(keep_in_place=keep_in_place)
+    )
+    for _ in range(3):
+        Hub._keep_control_journal(hub)
+    assert hub._beats_locked_out == 3
+    locked = False
+    Hub._keep_control_journal(hub)
+    assert hub._beats_locked_out == 0
+
+
+def test_the_hub_is_a_program(tmp_path: Path) -> None:
+    missing = tmp_path / "no-run"
+    command = [sys.executable, "-m", "fttui.engine.hub", str(missing)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert f"{missing} cannot be served" in done.stderr

@@ -35,3 +35,13 @@ def test_a_missing_or_damaged_sample_is_empty(tmp_path: Path) -> None:
     assert read_sample(run) == []
     run.data_sample.write_bytes(b'{"records": [{"id": 3}]}\xff')
     assert read_sample(run) == []
+
+
+def test_a_file_of_twice_the_size_is_not_read(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    write_sample(run, [record("a")])
+    written = run.data_sample.read_bytes()
+    run.data_sample.write_bytes(written.ljust(2 * MOST_BYTES))
+    assert read_sample(run) == [record("a")]
+    run.data_sample.write_bytes(written.ljust(2 * MOST_BYTES + 1))
+    assert read_sample(run) == []

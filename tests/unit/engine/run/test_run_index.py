@@ -12,7 +12,7 @@ from fttui.engine.errors import FttuiError, NoSuchRun
 from fttui.engine.protocol.events import LogEmitted, RunEnded
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run import run_index
-from fttui.engine.run.journal import FrameWriter
+from fttui.engine.run.journal import FrameWriter, frame
 from fttui.engine.run.processes.marks import (
     Endpoint,
     EngineMark,
@@ -260,3 +260,14 @@ def test_without_a_run_to_choose_it_says_which_kind_there_is_none_of(
         found.append(summarize(engine.run))
     with pytest.raises(NoSuchRun, match=f"{what}; start one with: fttui run CONFIG"):
         choose_run(found, "", "here", live=live)
+
+
+@pytest.mark.parametrize(("junk", "records"), [(65_535, 1), (65_536, 0)])
+def test_the_end_of_a_journal_is_found_behind_64_kib_of_damage(
+    tmp_path: Path, junk: int, records: int
+) -> None:
+    journal = tmp_path / "journal.log"
+    journal.write_bytes(b"\xff" * junk + frame(b"record"))
+    found, after = run_index.read_tail(journal)
+    assert found == [b"record"] * records
+    assert after == (journal.stat().st_size if records else 0)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from fttui.engine.train.patches import compile_deferred
+from fttui.engine.train.patches import allow_shapes, compile_deferred
 
 
 def test_a_decorated_function_is_compiled_once_and_on_its_first_call(
@@ -33,3 +33,15 @@ def test_a_decorated_function_is_compiled_once_and_on_its_first_call(
     assert [double(2), double(3), halve(4)] == [("compiled", 4), ("compiled", 6), ("compiled", 2)]
     assert compiled == [{"dynamic": False}, {}]
     assert double.__name__ == "double"
+
+
+def test_shapes_are_allowed_for_each_function_and_in_all() -> None:
+    from torch._dynamo import config as dynamo
+    from torch._inductor import config as inductor
+
+    with dynamo.patch(recompile_limit=8, accumulated_recompile_limit=256), inductor.patch({}):
+        allow_shapes(100)
+        assert (dynamo.recompile_limit, dynamo.accumulated_recompile_limit) == (100, 400)
+        assert inductor.compile_threads == 1
+        allow_shapes(20)
+        assert (dynamo.recompile_limit, dynamo.accumulated_recompile_limit) == (100, 400)

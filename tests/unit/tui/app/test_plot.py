@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from fttui.tui.plot import raster
 from fttui.tui.plot.layers import Layer, PlotPicture
 from fttui.tui.preferences import Preferences, read_preferences
+from fttui.tui.styles.themes import THEMES
+from fttui.tui.widgets.plot import Plot
 from tests.support.session_double import FakeSession, Script, eventful
 from tests.unit.tui.app.driving import driven, text_of, until
 
@@ -107,3 +109,31 @@ def test_no_training_stack_is_loaded_to_start_the_app() -> None:
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
+
+
+async def test_the_y_axis_has_its_numbers() -> None:
+    async with driven(FakeSession(eventful())) as (app, _):
+        ticks = [line.split("┤")[0] for line in text_of(app).splitlines() if "┤" in line]
+    assert len(ticks) >= 4
+    assert any(tick.split("│")[-1].strip()[:1].isdigit() for tick in ticks)
+
+
+async def test_zooming_out_undoes_zooming_in() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        before = app.state.plot
+        await pilot.press("z")
+        await until(pilot, lambda: app.state.plot != before)
+        span = app.state.plot.window(app.state.run.step)
+        await pilot.press("Z")
+        await until(pilot, lambda: app.state.plot.window(app.state.run.step) != span)
+        low, high = app.state.plot.window(app.state.run.step)
+        assert high - low > span[1] - span[0]
+
+
+async def test_a_new_theme_is_painted_at_once() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        plot = app.screen.query(Plot).first()
+        before = plot._strips
+        assert before
+        app.theme = next(theme.name for theme in THEMES if theme.name != app.theme)
+        await until(pilot, lambda: plot._strips is not before)

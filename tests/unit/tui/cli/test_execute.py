@@ -72,8 +72,8 @@ def test_only_output_of_long_ago_is_removed(runs: Path) -> None:
         assert script.exit_code == 0
         script.tidy()
     old, new = left(runs)
-    age(old, 8 * DAY_S)
-    age(new, 6 * DAY_S)
+    age(old, 7 * DAY_S + 3)
+    age(new, 7 * DAY_S - 60)
     assert remove_left_over(runs) == 1
     assert left(runs) == [new]
 

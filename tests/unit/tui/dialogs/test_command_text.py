@@ -81,6 +81,7 @@ def test_each_has_its_own_name_and_says_what_it_does(state: AppState, way: str) 
 
 def test_stopping_says_what_is_lost(state: AppState) -> None:
     assert "loses the last 41 steps of work" in in_words(state, Stop(save=False))[0]
+    assert in_words(state, Stop(save=False))[0].startswith("Ends the run after step 1,242 and")
     assert "writes a checkpoint" in in_words(state, Stop())[0]
     held = AppState(run=replace(state.run, state=RunState.PAUSED))
     assert in_words(held, Stop())[0] == "Writes a checkpoint and ends the run."

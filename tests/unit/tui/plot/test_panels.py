@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fttui.engine.protocol.events import Record
-from fttui.tui.plot.panels import LOSS, memory_now, on_gpu
+from fttui.tui.plot.panels import LEARNING_RATE, LOSS, memory_now, on_gpu
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.branches import SMOOTHINGS, smoothed
 from fttui.tui.view_model.reducer import apply_many
@@ -67,3 +67,8 @@ def test_the_smoothed_and_the_evaluated_loss_accompany_the_total_loss_only(
     state = AppState(run=run)
     state = replace(state, plot=replace(state.plot, smoothing=smoothing, part=part))
     assert [(curve.name, curve.style) for curve in LOSS.curves(state)] == drawn
+
+
+def test_the_ticks_of_the_learning_rate_are_short() -> None:
+    assert LEARNING_RATE.label is not None
+    assert [LEARNING_RATE.label(rate) for rate in (0, 2e-4, 1.5e-5)] == ["0", "2e-4", "1.5e-5"]

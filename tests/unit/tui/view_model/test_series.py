@@ -113,3 +113,13 @@ def test_the_average_starts_at_the_first_value_and_skips_nan() -> None:
     assert average.push(math.nan) == average
     assert math.isnan(SmoothedSeries(0.9).value)
     assert average.push(2.0).value == pytest.approx((0.9 * 0.1 * 4 + 0.1 * 2) / (1 - 0.81))
+
+
+def test_an_older_version_that_is_extended_keeps_its_points() -> None:
+    """As after a rollback: both branches have the points before it, and only their own after it."""
+    shared = Series().extend(range(3), [5.0, 6.0, 7.0])
+    first, second = shared.extend([3], [8.0]), shared.extend([3], [9.0])
+    assert shared.ys.tolist() == [5.0, 6.0, 7.0]
+    assert first.ys.tolist() == [5.0, 6.0, 7.0, 8.0]
+    assert second.ys.tolist() == [5.0, 6.0, 7.0, 9.0]
+    assert second.xs.tolist() == [0, 1, 2, 3]

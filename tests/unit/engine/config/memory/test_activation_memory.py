@@ -14,13 +14,15 @@ from fttui.engine.config.schema import RunConfig
 ARCH = Architecture(64, 4, 4, 2, 16, 128, 1000, tied=True, name="llama")
 
 
-def shape(task: str = "sft", **train: Any) -> MicroBatchShape:
+def shape(
+    task: str = "sft", *, length: int = 32, attention: str = "auto", **train: Any
+) -> MicroBatchShape:
     kind = {"contrastive": {"kind": "infonce"}} if task == "contrastive" else {}
     config = msgspec.convert(
         {
-            "model": {"id": "m", "quantize": "none"},
+            "model": {"id": "m", "quantize": "none", "attention": attention},
             "task": task,
-            "data": {"train": "d", "max_length": 32},
+            "data": {"train": "d", "max_length": length},
             "train": {"steps": 1, "batch": 2, "fast": "off", **train},
             **kind,
         },
@@ -48,3 +50,13 @@ def test_a_first_pass_runs_while_all_kept_graphs_are_alive() -> None:
     first_pass = sized._moments()[-1].activations
     assert first_pass == 8 * sized._kept_graph() + 64 * 2 * (4 * 128 + 6 * 64)
     assert shape()._moments()[-1].activations == 64 * 2 * (4 * 128 + 6 * 64)
+
+
+def test_the_backward_pass_of_eager_attention_needs_twice_the_scores() -> None:
+    """In long sequences scores outweigh all else: 6 bytes are kept of each, and 6 come with it."""
+    length = 4096
+    scores = 2 * ARCH.heads * length**2
+    fused = shape(length=length).fullest().activations
+    eager = shape(length=length, attention="eager", activation_checkpointing=True).fullest()
+    assert eager.activations == pytest.approx(12 * scores, rel=0.05)
+    assert fused < scores

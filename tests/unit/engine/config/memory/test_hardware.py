@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -101,3 +102,12 @@ def test_bf16_needs_an_ampere_card(capability: tuple[int, int], bf16: bool) -> N
     )
     found = hardware._describe_device(nvml, None, hardware.HostMemory(64, 32))
     assert found == hardware.Device("card", total_bytes=8, free_bytes=5, bf16=bf16)
+
+
+@pytest.mark.parametrize(("counted", "processors"), [(6, 6), (None, 1)])
+def test_without_an_affinity_the_processors_of_the_machine_count(
+    monkeypatch: pytest.MonkeyPatch, counted: int | None, processors: int
+) -> None:
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    assert hardware._processors() == processors
