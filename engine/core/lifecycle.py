@@ -41,7 +41,7 @@ def check_transition(old: RunState, new: RunState) -> None:
     """Check a state change against `TRANSITIONS`.
 
     Raises:
-        IllegalTransition: naming both states and what could follow.
+        IllegalTransition: the change is not allowed; the message names what could follow.
     """
     if new in TRANSITIONS[old]:
         return

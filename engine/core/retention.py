@@ -75,7 +75,9 @@ def to_remove(
 
 
 def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint | None:
-    """Return the checkpoint with the best finite value of a metric; on a tie the newer one.
+    """Return the checkpoint with the best finite value of a metric; None if none has a value.
+
+    Of equal checkpoints the newer one is returned.
 
     Args:
         manifests: complete checkpoints, oldest first.
@@ -94,7 +96,7 @@ def _value(manifest: RetainedCheckpoint, by: str | None) -> float | None:
 def newest_good(
     manifests: Sequence[_Checkpoint], before_step: int | None = None
 ) -> _Checkpoint | None:
-    """Return the newest good checkpoint, at or before a step if one is given."""
+    """Return the newest good checkpoint, if wanted at or before a step; None without one."""
     fit = (m for m in reversed(manifests) if m.good and _at_or_before(m, before_step))
     return next(fit, None)
 
@@ -141,7 +143,7 @@ def good_checkpoint(
     timeline: int | None = None,
     exclude: Collection[str] = (),
 ) -> _Checkpoint | None:
-    """Return the newest good checkpoint before the first of these alerts.
+    """Return the newest good checkpoint before the first of these alerts; None without one.
 
     Args:
         manifests: complete checkpoints, oldest first.

@@ -37,7 +37,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
         self.ordered.clear()
 
     def quantile(self, share: float) -> float:
-        """Return a quantile of the window by nearest rank.
+        """Return a quantile of the window, which must not be empty, by nearest rank.
 
         Args:
             share: from 0, the smallest number, to 1, the largest.
@@ -53,7 +53,10 @@ class SlidingWindow(msgspec.Struct, dict=True):
         return ordered[middle] if count % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
     def spread(self) -> float:
-        """Return the interquartile range, scaled to the standard deviation of normal noise."""
+        """Return the interquartile range of the window, which must not be empty.
+
+        It is scaled to equal the standard deviation of normal noise.
+        """
         ordered = self.ordered
         last = len(ordered) - 1
         return (ordered[int(0.75 * last + 0.5)] - ordered[int(0.25 * last + 0.5)]) / 1.349

@@ -28,7 +28,7 @@ def auto_class(settings: Any) -> Any:
 
 
 def beside_language_model(model: Any) -> list[str]:
-    """Return the names of the modules that text does not need, such as the vision tower."""
+    """Return the names of modules outside language model and head, such as the vision tower."""
     names = {id(module): name for name, module in model.named_modules()}
     inner = names[id(backbone_of(model))]
     ends = {id(model.get_output_embeddings())}

@@ -28,7 +28,7 @@ class Forward(Protocol):
 
     @property
     def fact(self) -> str:
-        """Whether CUDA graphs are used, and why not, in one line."""
+        """One line that says whether CUDA graphs are used and, if not, why."""
 
     @property
     def uses_graphs(self) -> bool:

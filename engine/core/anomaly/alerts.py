@@ -39,7 +39,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threatens(self) -> bool:
-        """Whether it threatens the weights, so that a recovery returns to before it."""
+        """Whether the alert threatens the weights, so that a recovery returns to before it."""
         return self.kind in INSTABILITY and self.severity != INFO and not self.explained_by
 
 

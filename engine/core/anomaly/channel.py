@@ -97,7 +97,7 @@ class Signal(msgspec.Struct):
     """The value before; a falling value, even far above the level, starts no excursion."""
 
     def read(self, x: float, noisier: float = 1.0) -> Reading | None:
-        """Return the residual of a value; None while there are too few records for a baseline.
+        """Compare a value with the baseline; return None while there are too few records for one.
 
         Args:
             x: the value.

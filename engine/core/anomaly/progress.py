@@ -66,7 +66,7 @@ class Dead(msgspec.Struct):
     """Whether any gradient norm was above 0; a logger that has no norm may write 0."""
 
     def update(self, loss: float | None, grad_norm: float | None, usual: float | None) -> bool:
-        """Add a record; return True in the one where the run counts as dead.
+        """Add a record; return True once, when the run counts as dead: it has no gradient any more.
 
         Args:
             loss: loss of the record; None if a loss of 0 is normal here.
@@ -152,7 +152,7 @@ class Plateau(msgspec.Struct):
 
     @property
     def records(self) -> int:
-        """Number of records that a plateau lasts."""
+        """Number of records over which the loss has to be flat."""
         return FLAT_BLOCKS * self.size
 
     def update(self, x: float, lr: float | None) -> bool:

@@ -43,7 +43,7 @@ def _by_value(finding: Finding) -> Yardstick:
 
 
 def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
-    """Return the allocated memory of every rank that the record has it for."""
+    """Return the allocated memory of each rank in a record; empty if the record has none."""
     ranks = record.get("rank_mem")
     if ranks:
         return [float(held) for held in ranks]

@@ -62,7 +62,7 @@ class Tail(msgspec.Struct):
     """Records since the alarms in the window, newest last."""
 
     def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
-        """Add a value in standard deviations, and the standard deviation."""
+        """Add the value `z`, in standard deviations `sd` of a record; alarms are kept apart."""
         self.window.push(z)
         residual = z * sd
         if alarmed:
@@ -77,7 +77,7 @@ class Tail(msgspec.Struct):
             self.alarms = [age + 1 for age in self.alarms if age < TAIL_RECORDS]
 
     def limit(self, probability: float, prior: Prior, every: int = 1) -> float:
-        """Return the value that the next one exceeds with this probability.
+        """Return the value, in standard deviations, that the next exceeds with this probability.
 
         Args:
             probability: far below `TAIL_SHARE`.

@@ -175,7 +175,10 @@ def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     lower = f"lr scale {scale:.3g}"
     attempt = now.recovery.attempt
     if attempt is None:
-        why = "Halves the learning rate. There is no good checkpoint to go back to."
+        why = (
+            f"Sets the learning rate to {scale:.3g} × its schedule and goes on. There is no good "
+            "checkpoint to go back to."
+        )
         return [_action(lower, why), _PAUSE_TO_LOOK]
     actions = [
         _action(f"recover {alert.id}", _why_recover(alert, attempt)),
@@ -189,7 +192,8 @@ def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
             )
         )
     if alert.kind != "spike" or alert.severity != ALARM:
-        actions.append(_action(lower, "Goes on from here with half the learning rate."))
+        why = f"Sets the learning rate to {scale:.3g} × its schedule and goes on from here."
+        actions.append(_action(lower, why))
     if alert.kind == "nonfinite":
         why = "Holds training the next time, instead of refusing the update and going on."
         actions.append(_action("policy nonfinite halt", why))
@@ -214,7 +218,8 @@ def _stay_scale(now: AdviceContext) -> float:
 
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     scale = _stay_scale(now) * CALM_LR_FACTOR
-    lower = _action(f"lr scale {scale:.3g}", "Lowers the learning rate by 30 % and goes on.")
+    why = f"Sets the learning rate to {scale:.3g} × its schedule and goes on."
+    lower = _action(f"lr scale {scale:.3g}", why)
     clip = _calm_clip(alert, now)
     actions = [lower]
     if clip is not None:

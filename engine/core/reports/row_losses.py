@@ -123,7 +123,7 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def weigh(rows: Sequence[Row], rise: Rise) -> RowEvidence:
-    """Return what the rows say about a rise of the loss."""
+    """Tell by the losses of single rows where a rise of the loss comes from."""
     now = [row for row in rows if row.batch == CURRENT]
     before = [row for row in rows if row.batch == PREVIOUS]
     if not now:

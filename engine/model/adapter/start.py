@@ -46,7 +46,10 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=[SETTINGS, WEIGHTS]))
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
-        raise ModelError(f"adapter.start: {name} cannot be downloaded: {reason}.") from None
+        raise ModelError(
+            f"adapter.start: {name} cannot be downloaded: {reason}. Check the name and the "
+            f"network, or set it to a local folder."
+        ) from None
 
 
 def continue_adapter(
@@ -78,7 +81,10 @@ def continue_adapter(
     if file.token_rows != trained:
         reasons.append("its rows of new tokens are not those of data.special_tokens")
     if reasons:
-        raise ModelError(f"adapter.start: {file.folder} cannot be continued: {reasons[0]}.")
+        raise ModelError(
+            f"adapter.start: {file.folder} cannot be continued: {reasons[0]}. Use the "
+            f"settings that it was trained with, or set adapter.merge_first: true."
+        )
     all_linear = targeted_by_all_linear(base) if adapter.targets == "all-linear" else None
     arguments = {**file.lora_config_args, "lora_dropout": adapter.dropout}
     model = _attached(base, LoraConfig(task_type="CAUSAL_LM", **arguments), file, seed, device)
@@ -106,7 +112,9 @@ def merge_adapter(base: Any, file: AdapterFile, device: torch.device) -> None:
     try:
         after: Any = merged.merge_and_unload(safe_merge=True)
     except ValueError as error:
-        raise ModelError(f"adapter.start: {file.folder} cannot be merged: {error}.") from None
+        raise ModelError(
+            f"adapter.start: {file.folder} cannot be merged: {error}. Set it to another adapter."
+        ) from None
     if after is not base or (tied and not _is_tied(base)):
         raise ModelError(
             f"adapter.start: {file.folder} changes one of two tied matrices, so the merged model "

@@ -20,7 +20,9 @@ _SHOWN = 3
 
 
 def require_complete(loaded: Mapping[str, Any], model_id: str, layers: int) -> str | None:
-    """Raise if weights are missing, unknown or of another shape; return a text about ignored ones.
+    """Raise if weights are missing, unknown or of another shape.
+
+    Return a text about the weights that are ignored, or None if there are none.
 
     Args:
         loaded: The loading information of `from_pretrained`.

@@ -31,7 +31,8 @@ def check_weight_files(source: str, revision: str | None = None) -> str | None:
         revision: Revision on the hub.
 
     Returns:
-        A remark on a layer without some weights that other layers have; None if there is none.
+        A remark on a layer without some weights that other layers have; None if there is none,
+        or if the model is not on this machine.
         Some architectures are made so; only loading the model tells whether weights are missing.
 
     Raises:

@@ -43,7 +43,7 @@ class CommandQueue:
 
         Args:
             run: the run whose control journal rank 0 reads.
-            agreement: of the ranks.
+            agreement: lets the ranks agree on the new commands.
             signals: counts stop signals on this rank.
             folder_losses: returns how often checkpoints of the run were removed.
         """

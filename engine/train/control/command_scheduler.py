@@ -70,7 +70,7 @@ class OneShotCommands(Protocol):
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
-            Impossible: nothing was changed.
+            Impossible: the command cannot be carried out; nothing was changed.
         """
 
     def scheduled(self) -> None:

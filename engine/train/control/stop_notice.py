@@ -47,7 +47,7 @@ class StopNotice:
             log.warning("the other ranks cannot be told that this one stops: %s", error)
 
     def given(self) -> bool:
-        """Return whether a rank of this start has told that it stops."""
+        """Return whether a rank of this launch has told the others that it stops."""
         with suppress(OSError), self._run.open() as folder:
             descriptor = folder.open_file(self._run.stop_notice.name, os.O_RDONLY)
             try:

@@ -13,7 +13,7 @@ PER_OCTAVE = 4
 
 
 def bucket(length: int, longest: int) -> int:
-    """Return the smallest bucket that holds `length` tokens per row; `longest` is one too."""
+    """Return the smallest bucket for `length` tokens per row; `longest` is a bucket itself."""
     if length <= DOUBLING_UP_TO:
         fitting = max(SHORTEST, 1 << (length - 1).bit_length())
     else:

@@ -76,11 +76,11 @@ class FinalGate(UpdateGate):
     final = True
 
     def decides(self, limits: Limits) -> bool:
-        """Whether the device decides; the host does where nothing may pass unseen."""
+        """Whether the device decides on an update; the host does if no update is within limits."""
         return limits != NOTHING_PASSES
 
     def judge(self, loss: Tensor, grad_norm: Tensor, limits: Limits) -> Tensor:
-        """Return 1 if loss or norm is not finite and 0 otherwise, [] fp32, like on every rank.
+        """Return 1 if loss or norm is not finite and 0 otherwise, [] fp32, the same on every rank.
 
         Ranks need no message: a loss that is not finite makes the norm of every rank NaN.
         """

@@ -26,6 +26,7 @@ from ...core.reports.curve_plot import CurvePoint
 from ...core.reports.headline import odd_records
 from ...core.reports.page import to_markdown
 from ...core.reports.row_losses import RAISED_STEPS, Rise, RowEvidence, weigh
+from ...core.retention import EVAL_TOLERANCE
 from ...data.batches.batch_source import SeenExamples
 from ...protocol.commands import Recover, ResetLr, Rollback, ScaleLr, SetLr
 from ...protocol.event_parts import RecommendedCommand
@@ -204,9 +205,9 @@ class AnomalyReporter:
     def weigh(
         self, alert: Alert, rows: StepRows | None, usual: float | None
     ) -> tuple[Alert, RowEvidence | None]:
-        """Return what the losses of rows say about an alert, and the alert with its explanation.
+        """Return the alert, explained by an odd record if there is one, and what the rows show.
 
-        An alert that one odd record explains is one to watch, whatever it was before.
+        An explained alert has the severity watch. Without losses of rows they show nothing (None).
 
         Args:
             alert: the alert.
@@ -373,5 +374,6 @@ def _why_good(manifest: Manifest) -> str:
     if manifest.loss is not None:
         parts.append(f"loss {manifest.loss:.4g}")
     if manifest.eval_loss is not None:
-        parts.append(f"evaluation {manifest.eval_loss:.4g}, not worse than the best")
+        near = f"at most {EVAL_TOLERANCE:.0%} above the lowest"
+        parts.append(f"evaluation loss {manifest.eval_loss:.4g}, {near}")
     return ", ".join(parts)

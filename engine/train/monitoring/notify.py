@@ -37,6 +37,8 @@ answer costs no memory."""
 _FINISH_S = 5.0
 """Seconds that the end of a run waits for the last message."""
 
+_DECIDED = {"act": "sends", "propose": "proposes", "wait": "does not send"}
+
 Send = Callable[[str, str], bool]
 
 
@@ -95,7 +97,8 @@ def wording(event: AnyEvent) -> str | None:
         case AnomalyResolved(verdict="not recovered"):
             text = f"{event.id} has not recovered"
         case AutopilotDecided():
-            text = f"autopilot: {event.decision} {event.command} ({event.reason})"
+            does = _DECIDED.get(event.decision, event.decision)
+            text = f"the autopilot {does} `{event.command}` ({event.reason})"
         case ProbationEnded():
             how = "passed its probation" if event.passed else f"failed: {event.reason}"
             text = f"the recovery to {event.checkpoint} {how}"

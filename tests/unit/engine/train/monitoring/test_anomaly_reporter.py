@@ -109,7 +109,7 @@ def test_a_report_is_written_and_announced(scene: Scene) -> None:
     assert (report.evidence.checkpoint, report.evidence.checkpoint_step) == ("step-80", 80)
     assert report.evidence.checkpoint_why == (
         "before the first warning, no alarm in the 20 steps before this checkpoint, "
-        "loss 1.25, evaluation 1.5, not worse than the best"
+        "loss 1.25, evaluation loss 1.5, at most 3% above the lowest"
     )
     assert page_of(scene.run, "spike-100").startswith("# Loss spike at step 100: `lr scale 0.5`")
     assert scene.log.of(AnomalyRaised) == [

@@ -10,6 +10,7 @@ import pytest
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
+    AutopilotDecided,
     LogEmitted,
     RunEnded,
     StateChanged,
@@ -17,7 +18,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train.event_log import EventLog
-from fttui.engine.train.monitoring.notify import URLS, Notifier, start_notifier
+from fttui.engine.train.monitoring.notify import URLS, Notifier, start_notifier, wording
 
 ALARM = AnomalyRaised(
     id="a", kind="grad_explosion", severity="alarm", headline="×20", actions=["recover a"]
@@ -48,6 +49,14 @@ def test_alarms_halts_and_the_end_are_sent_and_steps_are_not() -> None:
         ("fttui r1", "halted: loss is nan"),
         ("fttui r1", "failed: out of memory"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("decision", "does"), [("act", "sends"), ("propose", "proposes"), ("wait", "does not send")]
+)
+def test_a_decision_of_the_autopilot_is_a_sentence(decision: str, does: str) -> None:
+    event = AutopilotDecided(anomaly="a", decision=decision, command="recover a", reason="loss 9")
+    assert wording(event) == f"the autopilot {does} `recover a` (loss 9)"
 
 
 def test_a_failure_is_told_once_and_never_with_what_it_says() -> None:
