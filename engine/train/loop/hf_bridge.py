@@ -37,12 +37,13 @@ from ...model.host_embedding import send_to_device
 from ..cuda_graphs.eligibility import fast_path
 from ..cuda_graphs.strategy import GraphStrategy
 from ..forward import Forward
-from ..patches import guard_optimizer, poison_nonfinite, zero_grad_of_trained
+from ..patches import zero_grad_of_trained
 from ..position import Position
 from ..profiler_spans import span
 from .optimizers import Factor, OwnOptimizer
 from .step_loop import StepLoop
 from .update_gate import gate_of
+from .update_seams import connect_updates
 
 
 class SteppedTrainer(OwnOptimizer):
@@ -211,14 +212,10 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
         """Patch the optimizer and the accelerator's backward pass, and begin the session."""
         step_loop, optimizer, trainer = self._step_loop, kwargs["optimizer"], self._trainer
         trainer.report_position()
-        guard_optimizer(optimizer, step_loop)
         # Without graphs, gradients do not outlive the step, so an update cannot be held back.
         gate = gate_of(optimizer) if trainer.forward.uses_graphs else None
-        scaler = trainer.scaler
-        step_loop.begin_training(
-            gate, None if scaler is None else lambda: float(scaler.get_scale())
-        )
-        poison_nonfinite(trainer.accelerator, step_loop)  # type: ignore[attr-defined]  # of the trainer
+        accelerator = trainer.accelerator  # type: ignore[attr-defined]  # of the trainer
+        connect_updates(step_loop, step_loop, optimizer, accelerator, gate)
         self._begin()
 
     def on_optimizer_step(

@@ -19,8 +19,8 @@ from ...train.event_log import EventLog
 from ...train.loop.step_loop import StepLoop
 from ...train.loop.step_metrics import StepMetrics
 from ...train.loop.update_gate import FinalGate, takes_verdicts
+from ...train.loop.update_seams import connect_updates
 from ...train.monitoring.monitor import TrainingMonitor
-from ...train.patches import guard_optimizer, poison_nonfinite
 from ..batch_tape import BatchTape
 from ..checkpoint_plan import CheckpointPlan
 from ..foreign_session import broadcast_run, control_trainer, record_start
@@ -171,17 +171,18 @@ def _parts(trainer: Any) -> Parts:
 
 
 def _patch(watched: Watched, step_loop: StepLoop) -> None:
-    """Make optimizer and backward pass of the trainer ask the step hooks before they run."""
+    """Let optimizer and backward pass, which have been made, ask the step hooks."""
     trainer, undo = watched.trainer, watched.undo
-    hooks = ShieldedUpdates(step_loop, watched.shield)
-    scaler = trainer.accelerator.scaler
-    step_loop.begin_training(
-        _gate(watched), None if scaler is None else lambda: float(scaler.get_scale())
-    )
     undo.remember(trainer.optimizer, "step")
-    guard_optimizer(trainer.optimizer, hooks)
     undo.remember(trainer.accelerator, "backward")
-    poison_nonfinite(trainer.accelerator, hooks, alone=watched.place.world_size == 1)
+    connect_updates(
+        step_loop,
+        ShieldedUpdates(step_loop, watched.shield),
+        trainer.optimizer,
+        trainer.accelerator,
+        _gate(watched),
+        alone=watched.place.world_size == 1,
+    )
 
 
 def _gate(watched: Watched) -> FinalGate | None:
