@@ -18,4 +18,4 @@ FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "dpo": ("preference",),
     "kto": ("rated", "preference"),
 }
-"""Record formats by task; the first one that matches is used."""
+"""Record formats by task; of formats that equally many rows have, the first one is used."""

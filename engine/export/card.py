@@ -26,7 +26,7 @@ class BaseModel:
     """The base model that was fine-tuned."""
 
     name: str
-    """The name in the configuration."""
+    """The name that the card shows: the Hub id, or that of the folder or the packaged model."""
     hub_id: str | None
     license: str | None
     """The license that the model's own card or package states; None if it is not known."""

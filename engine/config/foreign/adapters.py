@@ -54,7 +54,7 @@ def _read_init(draft: Draft) -> None:
         elif init is True:
             draft.same(key, "adapter.init", "default")
         else:
-            draft.refused(key, f"the initial weights {init} are not there")
+            draft.refused(key, f"the initial weights {init} are not supported")
 
 
 def read_modules_to_save(draft: Draft, key: str) -> None:
@@ -81,6 +81,8 @@ def read_attention(draft: Draft, key: str, names: dict[str, str], *, packed: boo
     if name in ("sdpa", "eager"):
         draft.same(key, "model.attention", name)
     elif name == "flash_attention_2" and not packed:
-        draft.nearly(key, "model.attention", "auto", "sdpa, the same up to rounding")
+        draft.nearly(key, "model.attention", "auto", "sdpa, with the same result up to rounding")
     else:
-        draft.nearly(key, "model.attention", "auto", "another kernel, the same up to rounding")
+        draft.nearly(
+            key, "model.attention", "auto", "another kernel with the same result up to rounding"
+        )

@@ -30,9 +30,9 @@ DEFAULTS = TrainerDefaults(
     optimizer_key="optimizer",
     schedule_key="lr_scheduler",
 )
-_SPEED = "a kernel: faster, the same up to rounding"
+_SPEED = "a faster kernel with the same result up to rounding"
 _LOADING = "how the model or tokenizer is loaded; transformers decides by the model"
-_TRACKING = "what is logged; every step is"
+_TRACKING = "what is logged; fttui logs every step"
 WITHOUT_EFFECT = {
     **dict.fromkeys(
         (
@@ -116,28 +116,28 @@ REFUSED = {
     "reward_model": "reward models are not trained",
     "process_reward_model": "reward models are not trained",
     "num_labels": "classifiers are not trained",
-    "qat": "training with simulated quantization is not there",
-    "relora": "ReLoRA is not there",
-    "relora_steps": "ReLoRA is not there",
-    "jagged_restart_steps": "restarts of the schedule are not there",
+    "qat": "training with simulated quantization is not supported",
+    "relora": "ReLoRA is not supported",
+    "relora_steps": "ReLoRA is not supported",
+    "jagged_restart_steps": "restarts of the schedule are not supported",
     "gptq": "a GPTQ base is not trained",
-    "lisa_n_layers": "LISA is not there",
+    "lisa_n_layers": "LISA is not supported",
     "lora_target_parameters": "experts that are one tensor get no adapters",
-    "llmcompressor": "sparse training is not there",
+    "llmcompressor": "sparse training is not supported",
     "peft_layers_to_transform": "name the layers in adapter.targets as a regular expression",
-    "loraplus_lr_group": "groups of learning rates beside LoRA+ are not there",
+    "loraplus_lr_group": "groups of learning rates beside LoRA+ are not supported",
     "context_parallel_size": "a sequence is not split over devices",
     "sequence_parallel_degree": "a sequence is not split over devices",
     "tensor_parallel_size": "a model is not split over devices",
     "expert_parallel_size": "a model is not split over devices",
     "dp_shard_size": "a model is not split over devices",
-    "ebft": "energy-based training is not there",
+    "ebft": "energy-based training is not supported",
     "diffusion": "diffusion language models are not trained",
-    "fp8": "training in FP8 is not there",
+    "fp8": "training in FP8 is not supported",
     "reinit_weights": "a model from random weights is not trained",
-    "use_eaft": "the loss EAFT is not there",
+    "use_eaft": "the loss EAFT is not supported",
     "use_onebitllms": "one-bit models are not trained",
-    "trl": "online reinforcement learning is not there",
+    "trl": "online reinforcement learning is not supported",
     "curriculum_sampling": "records are drawn at random",
 }
 _ATTENTION = {
@@ -166,7 +166,7 @@ def read_axolotl(given: Mapping[str, Any]) -> Imported:
 
 
 def _refused(draft: Draft) -> dict[str, str]:
-    """Return the refusals, without degrees of parallelism that are 1."""
+    """Return the refused keys with the reasons, except degrees of parallelism that are 1."""
     split = ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size",
              "expert_parallel_size", "dp_shard_size")  # fmt: skip
     single = {key for key in split if draft.get(key) == 1}
@@ -185,13 +185,15 @@ def _read_model(draft: Draft) -> None:
         )
     for key in ("tokenizer_config", "base_model_config"):
         if draft.get(key) == draft.get("base_model"):
-            draft.without_effect(key, "it is the base model itself")
+            draft.without_effect(key, "it names the base model itself")
         elif draft.get(key) is not None:
             draft.refused(key, "the tokenizer and configuration of another model are not used")
     packed = draft.has("sample_packing")
     read_attention(draft, "attn_implementation", _ATTENTION, packed=packed)
     if draft.get("flash_attention") is not None:
-        draft.without_effect("flash_attention", "a kernel: faster, the same up to rounding")
+        draft.without_effect(
+            "flash_attention", "a faster kernel with the same result up to rounding"
+        )
     _read_model_changes(draft)
 
 
@@ -235,7 +237,7 @@ def _read_adapter(draft: Draft) -> None:
         draft.same("peft", "adapter.init", "loftq")
         draft.default("model.quantize", "nf4", "LoftQ starts from the error of NF4")
     if draft.has("unfrozen_parameters"):
-        draft.without_effect("unfrozen_parameters", "with an adapter, the adapter is trained")
+        draft.without_effect("unfrozen_parameters", "with an adapter, only the adapter is trained")
 
 
 def _read_quantization(draft: Draft, kind: Any) -> None:
@@ -281,7 +283,7 @@ def _read_experts(draft: Draft, form: str) -> None:
 
 def _read_full(draft: Draft, kind: Any) -> None:
     if kind is not None:
-        draft.refused("adapter", f"adapters of the kind {kind} are not there; LoRA is")
+        draft.refused("adapter", f"adapters of the kind {kind} are not supported; LoRA is")
     draft.default("adapter.kind", "none", "no adapter: full fine-tuning")
     layers = listed(draft.get("unfrozen_parameters"))
     if layers:
@@ -299,7 +301,7 @@ def _read_preference(draft: Draft) -> None:
     if kind is None:
         return
     if kind not in ("dpo", "ipo", "kto"):
-        draft.refused("rl", f"the training {kind} is not there")
+        draft.refused("rl", f"the training {kind} is not supported")
         return
     draft.same("rl", "task", "kto" if kind == "kto" else "dpo")
     if kind in _LOSSES:
@@ -339,7 +341,7 @@ def _read_sizes(draft: Draft) -> None:
         draft.same("dataset_exact_deduplication", "data.dedup", "exact")
     if draft.get("batch_size") is not None:
         draft.without_effect(
-            "batch_size", "micro_batch_size and gradient_accumulation_steps say it"
+            "batch_size", "micro_batch_size and gradient_accumulation_steps decide it"
         )
     if not draft.get("test_datasets"):
         _read_held_out(draft)
@@ -349,7 +351,7 @@ def _read_held_out(draft: Draft) -> None:
     """Read the share of the data that is held out for evaluations."""
     held_out = number(draft.get("val_set_size", 0))
     if held_out > 1:
-        reason = "a share is held out, not a number of records: 2 %"
+        reason = "fttui holds out a share and no number of records, so it is 2 %"
         draft.nearly("val_set_size", "data.eval_fraction", 0.02, reason)
     elif draft.get("val_set_size") is not None:
         draft.same("val_set_size", "data.eval_fraction", float(held_out))

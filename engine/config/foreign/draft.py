@@ -15,7 +15,7 @@ result of the training changes; no effect: the result does not depend on it; ref
 with it is not possible here."""
 
 _WIDEST = 60
-"""Characters of a value that are shown."""
+"""Most characters of a value that are shown."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Imported:
     values: Mapping[str, Any]
     """Key path of fttui → value, such as `train.lr` → 0.0002."""
     notes: Mapping[str, str]
-    """Key path of fttui → what its line in the file is annotated with."""
+    """Key path of fttui → the comment on its line in the written file."""
 
     def of(self, *verdicts: Verdict) -> list[Row]:
         """Return the rows with one of these verdicts."""
@@ -60,7 +60,7 @@ class Draft:
     _read: set[str] = field(default_factory=set)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return a value without saying yet what becomes of it."""
+        """Return the value of a key, without noting yet what becomes of the key."""
         value = self.given.get(key)
         return default if value is None else value
 
@@ -73,7 +73,7 @@ class Draft:
         self._set(key, "nearly", path, value, reason)
 
     def differs(self, key: str, reason: str) -> None:
-        """Note a key whose counterpart is what fttui does by itself, but for what is said."""
+        """Note a key that fttui obeys without a key of its own, except for what the reason says."""
         self._note(key, "nearly", reason)
 
     def default(self, path: str, value: Any, why: str) -> None:
@@ -95,7 +95,7 @@ class Draft:
         self._note(key, "refused", reason)
 
     def unread(self) -> Iterable[str]:
-        """Return the given keys of which nothing was said."""
+        """Return the given keys for which no row has been added."""
         return [k for k, value in self.given.items() if value is not None and k not in self._read]
 
     def has(self, key: str) -> bool:

@@ -53,19 +53,19 @@ REFUSED = {
     "do_predict": "fttui trains; it does not predict on a dataset",
     "image_max_pixels": "images, audio and video are not trained on",
     "video_max_pixels": "images, audio and video are not trained on",
-    "use_galore": "the optimizer GaLore is not there",
-    "use_apollo": "the optimizer APOLLO is not there",
-    "use_badam": "the optimizer BAdam is not there",
-    "use_adam_mini": "the optimizer Adam-mini is not there",
-    "use_muon": "the optimizer Muon is not there",
-    "use_llama_pro": "LLaMA Pro is not there",
-    "use_kt": "KTransformers is not there",
-    "mixture_of_depths": "mixture of depths is not there",
-    "use_dft_loss": "the loss DFT is not there",
-    "use_asft_loss": "the loss ASFT is not there",
-    "use_eaft_loss": "the loss EAFT is not there",
-    "fp8": "training in FP8 is not there",
-    "shift_attn": "shifted sparse attention is not there",
+    "use_galore": "the optimizer GaLore is not supported",
+    "use_apollo": "the optimizer APOLLO is not supported",
+    "use_badam": "the optimizer BAdam is not supported",
+    "use_adam_mini": "the optimizer Adam-mini is not supported",
+    "use_muon": "the optimizer Muon is not supported",
+    "use_llama_pro": "LLaMA Pro is not supported",
+    "use_kt": "KTransformers is not supported",
+    "mixture_of_depths": "mixture of depths is not supported",
+    "use_dft_loss": "the loss DFT is not supported",
+    "use_asft_loss": "the loss ASFT is not supported",
+    "use_eaft_loss": "the loss EAFT is not supported",
+    "fp8": "training in FP8 is not supported",
+    "shift_attn": "shifted sparse attention is not supported",
     "rope_scaling": "positions are not scaled",
     "tensor_model_parallel_size": "a model is not split over devices",
     "pipeline_model_parallel_size": "a model is not split over devices",
@@ -109,14 +109,14 @@ def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folde
 def _read_stage(draft: Draft) -> None:
     stage = draft.get("stage", "sft")
     if stage not in _STAGES:
-        draft.refused("stage", f"the stage {stage} is not there")
+        draft.refused("stage", f"the stage {stage} is not supported")
     elif stage in ("dpo", "kto"):
         draft.same("stage", "task", stage)
     elif draft.get("stage") is not None:
         draft.same("stage", "task", "sft")
     loss = draft.get("pref_loss")
     if loss is not None and loss not in _LOSSES:
-        draft.refused("pref_loss", f"the loss {loss} is not there")
+        draft.refused("pref_loss", f"the loss {loss} is not supported")
     elif loss is not None:
         draft.same("pref_loss", "preference.loss", _LOSSES[loss])
     numbers = {
@@ -140,7 +140,7 @@ def _read_quantization(draft: Draft) -> None:
     if bits is None:
         draft.default("model.quantize", "none", f"default of {TOOL}")
     elif method not in ("bnb", "bitsandbytes") or bits not in (4, 8):
-        draft.refused("quantization_bit", f"{bits} bits with {method} are not there")
+        draft.refused("quantization_bit", f"{bits} bits with {method} are not supported")
     else:
         draft.same("quantization_bit", "model.quantize", "int8" if bits == 8 else kind)
     for key in ("quantization_method", "quantization_type"):
@@ -166,7 +166,7 @@ def _read_finetuning(draft: Draft) -> None:
             if draft.get(other) is not None:
                 draft.without_effect(other, "there is no adapter")
     else:
-        draft.refused(key, f"adapters of the kind {kind} are not there; LoRA is")
+        draft.refused(key, f"adapters of the kind {kind} are not supported; LoRA is")
 
 
 def _read_adapter(draft: Draft) -> None:
@@ -264,7 +264,7 @@ def _read_held_out(draft: Draft) -> None:
     if "data.eval" in draft.values:
         return
     if held_out > 1:
-        reason = "a share is held out, not a number of records: 2 %"
+        reason = "fttui holds out a share and no number of records, so it is 2 %"
         draft.nearly("val_size", "data.eval_fraction", 0.02, reason)
     elif draft.get("val_size") is not None:
         draft.same("val_size", "data.eval_fraction", float(held_out))

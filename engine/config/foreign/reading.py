@@ -70,7 +70,9 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
     try:
         return readers[tool]()
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ConfigError(f"{path}: a value of this {tool} configuration: {error}") from None
+        raise ConfigError(
+            f"{path}: a value of this {tool} configuration cannot be read: {error}"
+        ) from None
 
 
 def mapping_of(path: Path, text: str) -> Mapping[str, Any]:

@@ -20,7 +20,7 @@ OPTIMIZERS = {
 }
 NEAR_OPTIMIZERS = {
     "adamw_torch_8bit": ("adamw_8bit", "the 8-bit state of bitsandbytes, not of torchao"),
-    "adamw_torch_4bit": ("adamw_8bit", "8-bit state: a 4-bit one is not there"),
+    "adamw_torch_4bit": ("adamw_8bit", "8-bit state: a 4-bit one is not supported"),
     "paged_adamw_32bit": ("adamw", "the state stays on the GPU"),
     "paged_adamw": ("adamw", "the state stays on the GPU"),
     "paged_lion_32bit": ("lion", "the state stays on the GPU"),
@@ -38,7 +38,7 @@ SCHEDULES = {
 }
 _SPEED = "how fast it runs; the result does not depend on it"
 _FILES = "where and how files and logs are written"
-_SHOWN = "what is logged; every step is"
+_SHOWN = "what is logged; fttui logs every step"
 WITHOUT_EFFECT = {
     **dict.fromkeys(
         (
@@ -110,7 +110,7 @@ REFUSED = {
     "fsdp": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
     "fsdp_config": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
     "parallelism_config": "a model is not split over devices",
-    "optim_target_modules": "GaLore, APOLLO and LOMO are not there",
+    "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }
 
 
@@ -190,7 +190,7 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
         near, reason = NEAR_OPTIMIZERS[name]
         draft.nearly(key, "train.optimizer", near, reason)
     else:
-        draft.refused(key, f"the optimizer {name} is not there")
+        draft.refused(key, f"the optimizer {name} is not supported")
     beta1, beta2 = draft.get("adam_beta1"), draft.get("adam_beta2")
     usual = (0.9, 0.999)
     if beta1 is not None or beta2 is not None:
@@ -202,7 +202,7 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
         if draft.get(key) is not None:
             draft.same(key, "train.epsilon", number(draft.get(key)))
     if draft.has("optim_args"):
-        draft.dropped("optim_args", "arguments of the optimizer beside betas and epsilon")
+        draft.dropped("optim_args", "the optimizer takes only betas and epsilon")
     _leave_out_moments(draft)
 
 
@@ -240,11 +240,13 @@ def _read_schedule(draft: Draft, defaults: TrainerDefaults) -> None:
     elif name == "polynomial":
         _read_polynomial(draft, key, options)
     elif name == "warmup_stable_decay":
-        draft.nearly(key, "train.schedule", "wsd", "the last 20 % of the steps decay")
+        draft.nearly(
+            key, "train.schedule", "wsd", "the learning rate decays in the last 20 % of the steps"
+        )
     elif name in SCHEDULES:
         draft.same(key, "train.schedule", SCHEDULES[name])
     else:
-        draft.refused(key, f"the schedule {name} is not there")
+        draft.refused(key, f"the schedule {name} is not supported")
     if name == "cosine_with_restarts":
         cycles = int(options.get("num_cycles") or 1)
         draft.default("train.schedule_cycles", cycles, "cycles of cosine_with_restarts")
@@ -269,7 +271,7 @@ def _read_floor(draft: Draft, options: Mapping[str, Any]) -> None:
     elif options:
         known = {"num_cycles", "power", "num_decay_steps", "lr_end", "min_lr", "min_lr_rate"}
         if other := sorted(set(options) - known):
-            draft.dropped("lr_scheduler_kwargs", f"{', '.join(other)} of the schedule")
+            draft.dropped("lr_scheduler_kwargs", f"the schedule has no {', '.join(other)} here")
         else:
             draft.without_effect("lr_scheduler_kwargs", "read with the schedule")
 
@@ -284,12 +286,12 @@ def _read_warmup(draft: Draft, schedule: str, defaults: TrainerDefaults) -> None
     if schedule == "constant" and defaults.tool != "axolotl":
         draft.values["train.warmup"] = 0.0
         for key in given:
-            draft.without_effect(key, "the schedule constant has no warm-up there")
+            draft.without_effect(key, f"the schedule constant has no warm-up in {defaults.tool}")
         return
     for key in given:
         value = number(draft.get(key))
         if key == "warmup_ratio" and steps:
-            draft.without_effect(key, "warmup_steps goes first")
+            draft.without_effect(key, "warmup_steps has precedence")
         elif key == "warmup_steps" and not value and ratio:
             draft.without_effect(key, "warmup_ratio is given")
         else:
@@ -345,7 +347,7 @@ def _read_numbers(draft: Draft) -> None:
         if draft.get(key) is None:
             continue
         if key == "seed":
-            reason = "the random numbers drawn from it are others"
+            reason = "the same seed gives other random numbers here"
             draft.nearly(key, "train.seed", int(number(draft.get(key))), reason)
         else:
             draft.without_effect(key, "train.seed is the seed of the order of the data too")
@@ -410,7 +412,7 @@ def read_evaluations(draft: Draft) -> None:
     elif strategy == "steps" or (strategy is None and steps):
         _read_interval(draft, "eval", "eval_steps", steps or draft.get("logging_steps") or 500)
         if key:
-            draft.without_effect(key, "eval_steps says when")
+            draft.without_effect(key, "eval_steps decides when evaluations run")
     elif key:
         draft.same(key, "eval.every", 0)
     for other in ("do_eval", "eval_on_start"):
@@ -421,7 +423,7 @@ def read_evaluations(draft: Draft) -> None:
         else:
             draft.without_effect(other, "evaluations run as eval.every says")
     if draft.get("eval_steps") is not None and "eval_steps" in draft.unread():
-        draft.without_effect("eval_steps", "the strategy says when")
+        draft.without_effect("eval_steps", "the strategy decides when evaluations run")
 
 
 def read_checkpoints(draft: Draft) -> None:
@@ -432,11 +434,11 @@ def read_checkpoints(draft: Draft) -> None:
         path, value = values.get(strategy, ("checkpoint.best", "loss"))
         draft.same("save_strategy", path, value)
         if steps is not None:
-            draft.without_effect("save_steps", "save_strategy says when")
+            draft.without_effect("save_steps", "save_strategy decides when checkpoints are written")
     elif strategy == "steps" or steps is not None:
         _read_interval(draft, "checkpoint", "save_steps", steps or 500)
         if strategy is not None:
-            draft.without_effect("save_strategy", "save_steps says when")
+            draft.without_effect("save_strategy", "save_steps decides when checkpoints are written")
     if draft.get("save_total_limit") is not None:
         draft.same(
             "save_total_limit", "checkpoint.keep", int(number(draft.get("save_total_limit")))
@@ -448,7 +450,7 @@ def _read_best(draft: Draft) -> None:
     metric = str(draft.get("metric_for_best_model") or "loss").removeprefix("eval_")
     if draft.has("load_best_model_at_end") or draft.has("early_stopping_patience"):
         if metric != "loss":
-            draft.dropped("metric_for_best_model", f"{metric} is not measured; the loss is")
+            draft.dropped("metric_for_best_model", f"{metric} is not measured; the loss is used")
         elif draft.get("metric_for_best_model") is not None:
             draft.same("metric_for_best_model", "checkpoint.best", "loss")
         if draft.get("load_best_model_at_end") is not None:

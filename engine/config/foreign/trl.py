@@ -44,15 +44,15 @@ WITHOUT_EFFECT = dict.fromkeys(
     _LOADING,
 )
 REFUSED = {
-    "num_generations": "online reinforcement learning is not there",
-    "reward_funcs": "online reinforcement learning is not there",
-    "reward_model_path": "online reinforcement learning is not there",
+    "num_generations": "online reinforcement learning is not supported",
+    "reward_funcs": "online reinforcement learning is not supported",
+    "reward_model_path": "online reinforcement learning is not supported",
     "ref_model_init_kwargs": "the reference is the model as it was before training",
     "sync_ref_model": "the reference stays as it was before training",
-    "use_weighting": "weighted preferences are not there",
+    "use_weighting": "weighted preferences are not supported",
     "use_bnb_8bit_optimizer": "name the optimizer in optim",
-    "teacher_model_name_or_path": "distillation is not there",
-    "ld_alpha": "LD-DPO is not there",
+    "teacher_model_name_or_path": "distillation is not supported",
+    "ld_alpha": "LD-DPO is not supported",
 }
 _ATTENTION = {
     "flash_attention_2": "flash_attention_2",
@@ -105,7 +105,7 @@ def _read_loss(draft: Draft, task: str) -> None:
     if draft.get("f_divergence_type") in ("reverse_kl", "FDivergenceType.REVERSE_KL"):
         draft.without_effect("f_divergence_type", "the reverse KL divergence is that of DPO")
     elif draft.get("f_divergence_type") is not None:
-        draft.refused("f_divergence_type", "only the reverse KL divergence is there")
+        draft.refused("f_divergence_type", "only the reverse KL divergence is supported")
     loss = draft.get("loss_type")
     loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
     if loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
@@ -113,7 +113,7 @@ def _read_loss(draft: Draft, task: str) -> None:
     elif loss in _LOSSES and task == "dpo":
         draft.same("loss_type", "preference.loss", _LOSSES[loss])
     else:
-        draft.refused("loss_type", f"the loss {loss} is not there")
+        draft.refused("loss_type", f"the loss {loss} is not supported")
 
 
 def _read_model(draft: Draft) -> None:
@@ -132,7 +132,7 @@ def _read_model(draft: Draft) -> None:
         if draft.get(key) is not None:
             draft.same(key, "model.quantize", form)
     if not (four or eight):
-        draft.default("model.quantize", form, "neither load_in_4bit nor load_in_8bit")
+        draft.default("model.quantize", form, "neither load_in_4bit nor load_in_8bit is set")
     if draft.get("bnb_4bit_quant_type") is not None:
         draft.without_effect("bnb_4bit_quant_type", "read with load_in_4bit")
     if draft.get("use_bnb_nested_quant") is not None:
@@ -211,7 +211,7 @@ def _read_targets(draft: Draft) -> None:
         draft.default("data.completion_only", False, reason)
     for key in ("completion_only_loss", "assistant_only_loss"):
         if key in draft.unread():
-            draft.without_effect(key, "the other key says it, or it is off")
+            draft.without_effect(key, "it is off, or the other of the two keys decides it")
 
 
 def _read_dataset(draft: Draft) -> None:

@@ -14,7 +14,7 @@ from .draft import Imported
 
 _KEY = re.compile(r"^([A-Za-z_][\w-]*):[^#]*?(?:\s#\s*(.*))?$")
 _MOST_NOTE = 100
-"""Characters of a comment that are kept."""
+"""Most characters of a comment that are kept."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -98,7 +98,7 @@ def _nested(sections: Mapping[str, Any]) -> list[str]:
 
 
 def _opening(before: str, section: str) -> Iterator[str]:
-    """Yield the lines that open a section which is inside none or inside the one before."""
+    """Yield the lines that open a section after the lines of the section `before`."""
     parts = section.split(".")
     known = before.split(".") if before else []
     for depth, part in enumerate(parts):

@@ -30,7 +30,7 @@ class ExpertMemory:
     """Bytes per number in compute precision."""
     quantized: bool
     """Whether the experts are stored in four bits: a pass dequantizes all of them, and they stay
-    so until the backward pass of the layer is over."""
+    dequantized until the backward pass of the layer is over."""
     trained: bool = False
     """Whether their weights are trained, so that the inputs of the products are kept."""
 
