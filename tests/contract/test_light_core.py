@@ -33,7 +33,9 @@ REFUSED = {
     "export": "export --adapter",
 }
 """Commands that need the extra, with a call of each."""
-LIGHT = {"exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge"}
+LIGHT = {
+    "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import",
+}  # fmt: skip
 
 _IMPORT_ALL = """
 import importlib, pkgutil

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from fttui.engine.config.foreign.draft import Imported, Row, Verdict
+from fttui.engine.config.foreign.draft import Imported, KeyOutcome, Verdict
 from fttui.engine.config.foreign.reading import read_foreign
 from fttui.engine.config.foreign.writing import written
 from fttui.engine.config.load import load_config, parse_override, read_config
@@ -16,6 +16,7 @@ from fttui.engine.errors import ConfigError
 
 from .check import check_configuration
 from .options import Commands, say
+from .preflight.training_packages import unusable
 
 _ORDER: tuple[Verdict, ...] = ("refused", "dropped", "nearly", "same", "no effect")
 
@@ -58,13 +59,13 @@ def _import(options: argparse.Namespace) -> int:
     _write(options.out, yaml)
     say(f"written to {options.out}")
     load_config(options.out)
-    if options.no_check:
+    if options.no_check or list(unusable()):
         say(f"check it with: fttui check {quote(str(options.out))}")
         return 0
     return check_configuration(options.out)
 
 
-def table(rows: Sequence[Row]) -> list[str]:
+def table(rows: Sequence[KeyOutcome]) -> list[str]:
     """Return a line for each key: verdict, key and value, then the key of fttui or the reason."""
     ordered = sorted(rows, key=lambda row: _ORDER.index(row.verdict))
     cells = [(row.verdict, _their(row), _ours(row)) for row in ordered]
@@ -72,11 +73,11 @@ def table(rows: Sequence[Row]) -> list[str]:
     return [f"{verdict:<9}  {theirs:<{width}}  {ours}".rstrip() for verdict, theirs, ours in cells]
 
 
-def _their(row: Row) -> str:
+def _their(row: KeyOutcome) -> str:
     return f"{row.key}: {row.value}" if row.key else "(not given)"
 
 
-def _ours(row: Row) -> str:
+def _ours(row: KeyOutcome) -> str:
     parts = [f"→ {row.ours}" if row.ours else "", f"({row.reason})" if row.reason else ""]
     return " ".join(filter(None, parts))
 

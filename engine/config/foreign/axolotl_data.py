@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .adapters import listed
-from .draft import Draft, Row, shown
+from .draft import Draft, KeyOutcome, shown
 from .templates import OWN_TEMPLATES, template_for
 
 _INTRO = "Below is an instruction that describes a task"
@@ -104,7 +104,7 @@ def _without_repeats(draft: Draft, sources: list[dict[str, Any]]) -> list[dict[s
         if removed:
             reason = "listed twice: repeated records are removed there as well"
         verdict: Any = "same" if removed else "dropped"
-        draft.extend([Row(f"datasets[{place}]", source["path"], verdict, "", reason)])
+        draft.extend([KeyOutcome(f"datasets[{place}]", source["path"], verdict, "", reason)])
     return found
 
 
@@ -332,7 +332,7 @@ class _Dataset:
     def _row(self, key: str, verdict: Any, ours: str = "", reason: str = "") -> None:
         value = shown(self._given[key]) if key in self._given else ""
         if value or verdict in ("dropped", "refused"):
-            row = Row(f"{self._name}.{key}", value, verdict, ours, reason)
+            row = KeyOutcome(f"{self._name}.{key}", value, verdict, ours, reason)
             self._draft.extend([row])
 
 

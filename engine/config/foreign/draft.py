@@ -19,7 +19,7 @@ _WIDEST = 60
 
 
 @dataclass(frozen=True)
-class Row:
+class KeyOutcome:
     """What became of one key."""
 
     key: str
@@ -37,13 +37,13 @@ class Imported:
     """A configuration of another tool, read as one of fttui."""
 
     tool: str
-    rows: tuple[Row, ...]
+    rows: tuple[KeyOutcome, ...]
     values: Mapping[str, Any]
     """Key path of fttui → value, such as `train.lr` → 0.0002."""
     notes: Mapping[str, str]
     """Key path of fttui → the comment on its line in the written file."""
 
-    def of(self, *verdicts: Verdict) -> list[Row]:
+    def of(self, *verdicts: Verdict) -> list[KeyOutcome]:
         """Return the rows with one of these verdicts."""
         return [row for row in self.rows if row.verdict in verdicts]
 
@@ -55,7 +55,7 @@ class Draft:
     given: Mapping[str, Any]
     """The other tool's configuration; a key whose value is null counts as absent."""
     values: dict[str, Any] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[KeyOutcome] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
 
@@ -80,7 +80,7 @@ class Draft:
         """Set a key of fttui to what the other tool does when its key is not given."""
         self.values[path] = value
         self.notes[path] = why
-        self.rows.append(Row("", "", "same", _pair(path, value), why))
+        self.rows.append(KeyOutcome("", "", "same", _pair(path, value), why))
 
     def dropped(self, key: str, reason: str) -> None:
         """Note a key that changes the result of the training and has no counterpart."""
@@ -107,19 +107,19 @@ class Draft:
         if self.get(key) is not None:
             self.without_effect(key, f"read with {other}")
 
-    def extend(self, rows: Iterable[Row]) -> None:
+    def extend(self, rows: Iterable[KeyOutcome]) -> None:
         """Add the rows of a part of the configuration, such as one dataset."""
         self.rows.extend(rows)
 
     def _set(self, key: str, verdict: Verdict, path: str, value: Any, reason: str) -> None:
         self.values[path] = value
         self.notes[path] = f"{key}: {reason}" if reason else key
-        self._add(Row(key, self._shown(key), verdict, _pair(path, value), reason))
+        self._add(KeyOutcome(key, self._shown(key), verdict, _pair(path, value), reason))
 
     def _note(self, key: str, verdict: Verdict, reason: str) -> None:
-        self._add(Row(key, self._shown(key), verdict, "", reason))
+        self._add(KeyOutcome(key, self._shown(key), verdict, "", reason))
 
-    def _add(self, row: Row) -> None:
+    def _add(self, row: KeyOutcome) -> None:
         self._read.add(row.key)
         self.rows.append(row)
 

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from .adapters import listed
-from .draft import Draft, Row, number, shown
+from .draft import Draft, KeyOutcome, number, shown
 
 TABLE = "dataset_info.json"
 _FIELDS = {
@@ -91,7 +91,7 @@ def _source(
     row = f"{key}: {name}"
     if not isinstance(entry, Mapping):
         reason = f"{TABLE} has no entry of this name; put it beside the file, or in dataset_dir"
-        draft.extend([Row(row, name, "refused", "", reason)])
+        draft.extend([KeyOutcome(row, name, "refused", "", reason)])
         return {"path": name}
     found: dict[str, Any] = {"path": _path(entry, folder)}
     if entry.get("split") and entry["split"] != "train":
@@ -104,10 +104,10 @@ def _source(
     if roles := _roles(entry):
         found["roles"] = roles
     verdict: Any = "refused" if refused else "same"
-    draft.extend([Row(row, shown(dict(entry)), verdict, shown(found), refused)])
+    draft.extend([KeyOutcome(row, shown(dict(entry)), verdict, shown(found), refused)])
     if count := entry.get("num_samples"):
         reason = "a source is used whole; data.train_limit limits all of them"
-        draft.extend([Row(f"{row}.num_samples", shown(count), "dropped", "", reason)])
+        draft.extend([KeyOutcome(f"{row}.num_samples", shown(count), "dropped", "", reason)])
     return found
 
 

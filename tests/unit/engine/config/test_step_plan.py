@@ -67,6 +67,7 @@ def test_intervals_per_epoch_become_steps():
     )
     found = in_steps(wanted, plan_steps(wanted, 330, 2))
     assert (found.eval.every, found.checkpoint.every) == (round(82 / 4 / 4), 41)
-    often = in_steps(config(eval=EvalConfig(per_epoch=1e6)), plan_steps(wanted, 330, 2))
+    dense = config(train=wanted.train, eval=EvalConfig(per_epoch=1e6))
+    often = in_steps(dense, plan_steps(wanted, 330, 2))
     assert often.eval.every == 1
     assert often.checkpoint.every == CheckpointConfig().every
