@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import msgspec
 
 from ..protocol.commands import SkipBatches
+from ..protocol.culprit_text import SEARCHED
 from ..protocol.events import (
     AnomalyRaised,
     AnyEvent,
@@ -22,7 +23,7 @@ from ..protocol.events import (
     RunStarted,
     StepFinished,
 )
-from .anomaly import INFO, INSTABILITY
+from .anomaly import INFO
 from .culprits import Figures, Noise
 
 NOISE_STEPS = 30
@@ -162,7 +163,7 @@ def _anomaly(records: Iterable[Record], wanted: str) -> Record:
         event = record.event
         if not isinstance(event, AnomalyRaised):
             continue
-        newest = not wanted and event.severity != INFO and event.kind in INSTABILITY
+        newest = not wanted and event.severity != INFO and event.kind in SEARCHED
         if newest or event.id == wanted:
             found = record
     if found is None:
@@ -172,10 +173,10 @@ def _anomaly(records: Iterable[Record], wanted: str) -> Record:
             else "no anomaly of the loss or the gradient norm was raised yet"
         )
     assert isinstance(found.event, AnomalyRaised)
-    if found.event.kind not in INSTABILITY:
+    if found.event.kind not in SEARCHED:
         raise Unrepeatable(
             f"{wanted} is no matter of single samples; expected an anomaly of the kinds "
-            f"{', '.join(sorted(INSTABILITY))}"
+            f"{', '.join(sorted(SEARCHED))}"
         )
     return found
 

@@ -10,6 +10,10 @@ from .event_parts import Culprit, CulpritSearch
 from .events import CulpritsFound
 
 _GROUP_SHOWN = 8
+SEARCHED = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
+"""Kinds of anomalies whose step is searched for culprits."""
+CULPRITS_HEADING = "## Culprits"
+"""Heading of the section of a report that tells what a search has found."""
 
 
 def culprit_headline(event: CulpritsFound) -> str:

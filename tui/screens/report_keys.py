@@ -8,7 +8,13 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from fttui.engine.protocol.commands import recorded_command, spec_of
+from fttui.engine.protocol.commands import (
+    FindCulprits,
+    describe_command,
+    recorded_command,
+    spec_of,
+)
+from fttui.engine.protocol.culprit_text import CULPRITS_HEADING, SEARCHED
 
 from ..actions import key_for, key_of, refusal
 from ..view_model.app_state import AppState
@@ -25,6 +31,26 @@ def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
     """Return a report in Markdown with the app's key after each command that it can send now."""
     keyed = _RECOMMENDED.sub(partial(_with_key, anomaly=anomaly, state=state), report)
     return _TITLE.sub(partial(_titled, anomaly=anomaly, state=state), keyed)
+
+
+def culprit_hint(report: str, anomaly: Anomaly, state: AppState) -> str:
+    """Return the command that finds the samples behind an anomaly, unless it is known or refused.
+
+    Only the newest one has a key.
+    """
+    event = anomaly.event
+    command = FindCulprits(anomaly=event.id)
+    if event.kind not in SEARCHED or CULPRITS_HEADING in report:
+        return ""
+    if refusal(spec_of(command), state) is not None:
+        return ""
+    searched = [one for one in state.run.anomalies if one.event.kind in SEARCHED]
+    key = key_of("anomaly.culprit", state) if anomaly is searched[-1] else None
+    sent = f"`{describe_command(command)}`" + (f" [{key}]" if key else "")
+    return (
+        f"\n{CULPRITS_HEADING}\n\n{sent} finds the samples that raise the loss or norm of this "
+        "step: it repeats the step with parts of them replaced, and puts its own state back.\n"
+    )
 
 
 def _titled(found: re.Match[str], anomaly: Anomaly, state: AppState) -> str:

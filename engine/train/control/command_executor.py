@@ -368,6 +368,7 @@ class CommandExecutor:
     def _skip(self, steps: int) -> tuple[str, str]:
         old = self._data.epoch
         self._data.skip(steps * self._config.train.accumulate)
+        self._saved = None  # a checkpoint of this step has the position before
         self.mark()
         return f"epoch {old:.3f}", f"epoch {self._data.epoch:.3f}"
 

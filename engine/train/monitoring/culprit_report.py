@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgspec
 
-from ...protocol.culprit_text import culprit_lines
+from ...protocol.culprit_text import CULPRITS_HEADING, culprit_lines
 from ...protocol.events import CulpritsFound
 from ...run.folder.open_folder import read_plain
 from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
 
-_HEADING = "\n## Culprits\n"
+_HEADING = f"\n{CULPRITS_HEADING}\n"
 
 
 class CulpritReports:

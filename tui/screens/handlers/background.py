@@ -18,7 +18,7 @@ from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
 from ...plot.system_panels import SIGNS
 from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
-from ..report_keys import with_keys
+from ..report_keys import culprit_hint, with_keys
 from ..text_page import TextPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
@@ -77,7 +77,7 @@ async def _open_report(app: AppBase, anomaly_id: str) -> None:
         app.tell(f"the report cannot be fetched: {error}")
         return
     title = f"anomaly at step {found[0].step:,}"
-    text = with_keys(text, found[0], app.state)
+    text = with_keys(text, found[0], app.state) + culprit_hint(text, found[0], app.state)
     await app.push_screen(TextPage(title, text, markdown=True))
 
 

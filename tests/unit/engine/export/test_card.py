@@ -12,7 +12,9 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrainConfig,
 )
-from fttui.engine.export.card import shown_start, without_folders
+from fttui.engine.export.card import BaseModel, ModelCard, shown_start, without_folders
+from fttui.engine.export.lineage import Lineage
+from fttui.engine.run.checkpoint_store import Manifest
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,28 @@ def test_no_setting_of_the_card_has_a_private_folder() -> None:
     assert private not in shown
     for name in ("model", "train.jsonl", "eval.jsonl", "chat.jinja", "adapter"):
         assert name in shown
+
+
+SEVEN = [f"rows:{n}" for n in range(7)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "shown"),
+    [
+        ([], None),
+        (["rows:3", "a|b"], r"2: `rows:3`, `a\|b` (quarantine.txt)"),
+        (SEVEN, f"7: {', '.join(f'`{one}`' for one in SEVEN[:5])}, and 2 more (quarantine.txt)"),
+    ],
+)
+def test_the_card_lists_the_samples_in_quarantine(ids: list[str], shown: str | None) -> None:
+    manifest = Manifest(
+        name="step-1", step=1, timeline=1, time=0.0, world_size=1, incarnation=1, files={},
+        control={"quarantine": ids},
+    )  # fmt: skip
+    config = RunConfig(
+        model=ModelConfig(id="m"), data=DataConfig(train="rows.jsonl"), train=TrainConfig(steps=1)
+    )
+    card = ModelCard(config, "", manifest, Lineage("r"), BaseModel("m", None, None), False, False)
+    row = f"| samples in quarantine | {shown} |"
+    assert (row in card.text()) == (shown is not None)
+    assert ("samples in quarantine" in card.text()) == (shown is not None)

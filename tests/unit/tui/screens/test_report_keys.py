@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fttui.engine.protocol.commands import parse_command
-from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.actions import key_for
 from fttui.tui.preferences import Preferences
-from fttui.tui.screens.report_keys import with_keys
+from fttui.tui.screens.report_keys import culprit_hint, with_keys
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.view_model.reducer import apply_many
@@ -132,3 +133,21 @@ def answered(report: str) -> Callable[[str], Coroutine[Any, Any, str]]:
         return report
 
     return fetch
+
+
+def test_a_report_says_how_to_find_the_samples_until_they_are_found() -> None:
+    state = state_of()
+    anomaly = current(state)
+    hint = culprit_hint(REPORT, anomaly, state)
+    assert f"`culprit {anomaly.event.id}` [F] finds the samples" in hint
+    assert culprit_hint(f"{REPORT}\n## Culprits\n", anomaly, state) == ""
+    slow = replace(anomaly, event=structs.replace(anomaly.event, kind="throughput_drop"))
+    assert culprit_hint(REPORT, slow, state) == ""
+
+
+def test_no_search_is_offered_where_the_trainer_refuses_it() -> None:
+    state = state_of()
+    assert isinstance(state.run.started, RunStarted)
+    refused = structs.replace(state.run.started, refused={"culprit": "the script has the data"})
+    watched = replace(state, run=replace(state.run, started=refused))
+    assert culprit_hint(REPORT, current(state), watched) == ""

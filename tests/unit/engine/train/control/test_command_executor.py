@@ -439,3 +439,10 @@ def test_the_end_of_the_run_is_evaluated_and_saved(bench: Bench) -> None:
 def test_a_resume_from_nothing_is_an_error(bench: Bench) -> None:
     with pytest.raises(CheckpointError):
         bench.executor.resume_from("last")
+
+
+def test_after_skipped_data_a_checkpoint_has_the_new_position(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    assert bench.do("checkpoint")[1] == "step-000004"
+    bench.do("skip 2")
+    assert bench.do("checkpoint")[1] == "step-000004.2"
