@@ -27,7 +27,7 @@ class Preferences:
     keys: Mapping[str, str] = field(default_factory=dict)
     """The user's own keys: action id → comma-separated Textual key names."""
     faults: tuple[str, ...] = ()
-    """Errors in the user's file, shown at start."""
+    """Errors in the user's file and in the environment, shown at start."""
     first_time: bool = False
     """Whether the app has not been opened on this machine before."""
 

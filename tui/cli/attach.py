@@ -226,6 +226,9 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
 
     A host that cannot be reached does not hide the others. Without a terminal, print the runs. If
     nothing was opened, the code is that of the first host that could not be reached, or 0.
+
+    Raises:
+        NoSuchRun: the answer is neither a number in the list nor HOST:RUN.
     """
     from ..connection.ssh.remote_host import parse_target
     from ..connection.ssh.remote_runs import list_remote_runs
@@ -238,6 +241,8 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
         print_remote_runs(found)
         return found.errors[0].exit_code if found.errors else 0
     wanted = _ask_which(shown, " and ".join(hosts))
+    if ":" not in wanted:
+        raise NoSuchRun(f"{wanted} is no number in the list; type one, or HOST:RUN")
     return _open_remote(parse_target(wanted), remote_cmd, read_only=read_only)
 
 

@@ -257,7 +257,7 @@ class StartedScript:
             os.killpg(self._process.pid, number)
 
     def tidy(self) -> None:
-        """Close all files, and remove the folder of this command unless its output is in it."""
+        """Close all files; remove the folder of this command unless it has or can get output."""
         self._output.close()
         os.close(self._held)
         holds = self._log.exists() and (self.running or self._log.stat().st_size > 0)

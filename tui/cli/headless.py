@@ -39,8 +39,9 @@ _GRACE_S = 2.0
 class HeadlessLog:
     """Formats journal records as lines.
 
-    Steps and progress have a line at most once a second, except skipped, last and complete ones;
-    other events at once. Events of little interest, such as an accepted command, have none.
+    Steps and progress have a line at most once a second, but the last step, a skipped update and
+    the end of a progress always have one. Other events have one at once, and those of little
+    interest, such as an accepted command, none.
     """
 
     def __init__(self) -> None:

@@ -14,6 +14,7 @@ from fttui.engine.config.foreign.writing import written
 from fttui.engine.config.load import load_config, parse_override, read_config
 from fttui.engine.errors import ConfigError
 
+from ..text.format import plural
 from .check import check_configuration
 from .options import Commands, say
 from .preflight.training_packages import unusable
@@ -27,7 +28,9 @@ def add_commands(commands: Commands) -> None:
         "import", help="turn a configuration of axolotl, LLaMA-Factory or TRL into one of fttui"
     )
     parser.add_argument("config", metavar="FILE", type=Path, help="a YAML or JSON file")
-    parser.add_argument("-o", "--out", metavar="FILE", type=Path, help="where to write it")
+    parser.add_argument(
+        "-o", "--out", metavar="FILE", type=Path, help="file to write; default: print it"
+    )
     parser.add_argument(
         "--task", choices=("sft", "dpo", "kto"), help="for TRL, if the keys do not show it"
     )
@@ -36,9 +39,11 @@ def add_commands(commands: Commands) -> None:
         help="set a key of fttui, such as model.id=FOLDER",
     )  # fmt: skip
     parser.add_argument(
-        "--accept", action="store_true", help="write it although keys that change the result drop"
+        "--accept",
+        action="store_true",
+        help="go on although keys that change the result are left out",
     )
-    parser.add_argument("--no-check", action="store_true", help="do not run `fttui check` on it")
+    parser.add_argument("--no-check", action="store_true", help="do not check the written file")
     parser.set_defaults(handler=_import)
 
 
@@ -83,7 +88,7 @@ def _ours(row: KeyOutcome) -> str:
 
 
 def _with_overrides(imported: Imported, overrides: Sequence[str]) -> Imported:
-    """Return the configuration with keys that the command line sets."""
+    """Return the imported configuration with the keys that `--set` gives, as K=V."""
     values, notes = dict(imported.values), dict(imported.notes)
     for override in overrides:
         path, value = parse_override(override)
@@ -109,8 +114,8 @@ def _require_possible(imported: Imported, options: argparse.Namespace) -> None:
     dropped = imported.of("dropped")
     if dropped and not options.accept:
         raise ConfigError(
-            f"{options.config}: {len(dropped)} keys that change the result have no counterpart; "
-            "import without them with --accept:\n"
+            f"{options.config}: fttui has no counterpart for {plural(len(dropped), 'key')} that "
+            "would change the result; to import all the same, add --accept:\n"
             + "\n".join(f"  {row.key}: {row.value}: {row.reason}" for row in dropped)
         )
 

@@ -41,8 +41,8 @@ def steps_at(units: Floats, ruler: Series | None) -> Floats:
 def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
     """Return the place of a step of the live history; a future step is extrapolated.
 
-    A future step is placed at the mean pace of the newest branch. While no branch has values for
-    the axis, the step itself is returned.
+    A future step is placed at the mean pace of the newest branch that has values for the axis.
+    While no branch has any, the step itself is returned.
     """
     if axis == "step":
         return step

@@ -169,7 +169,7 @@ def _halted(state: AppState) -> list[Content]:
     keys: list[Piece] = []
     for id_, words in choices:
         keys += [(f"{key_of(id_, state)} ", ACCENT), f"{words}   "]
-    held = f"{why}. The model stays loaded."
+    held = f"{why[:1].upper()}{why[1:]}. The model stays loaded."
     return [assemble((held, WATCH)), assemble(*keys)]
 
 

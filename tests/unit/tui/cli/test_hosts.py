@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.errors import FttuiError
+from fttui.engine.errors import FttuiError, NoSuchRun
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary
 from fttui.tui.cli import attach, ls
@@ -32,6 +32,17 @@ def test_runs_of_one_path_on_two_hosts_are_told_apart(
     monkeypatch.setattr(attach, "_open_remote", open_remote)
     assert attach._open_on_hosts(["a", "b"], None, read_only=True) == 0
     assert (targets[0].host, targets[0].run) == (opened, SAME.path if answer.isdigit() else "sft")
+
+
+def test_an_answer_without_a_host_is_not_taken_for_the_name_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = RemoteRuns(runs=[("a", [SAME]), ("b", [SAME])], errors=[])
+    monkeypatch.setattr(remote_runs, "list_remote_runs", lambda hosts, remote_cmd: found)
+    monkeypatch.setattr(attach, "_at_terminal", lambda: True)
+    monkeypatch.setattr("builtins.input", lambda question: "sft")
+    with pytest.raises(NoSuchRun, match="sft is no number in the list; type one, or HOST:RUN"):
+        attach._open_on_hosts(["a", "b"], None, read_only=True)
 
 
 @pytest.mark.parametrize(
