@@ -39,7 +39,8 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
 def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:
     """Describe what a rollback to `checkpoint` will do, one line each.
 
-    The lines are about lost work, timeline and learning rate, and if it changes them clip and data.
+    The lines are about lost work, timeline and learning rate, and about clip and data if the
+    command changes them.
     """
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
