@@ -73,7 +73,7 @@ def test_only_output_of_long_ago_is_removed(runs: Path) -> None:
         script.tidy()
     old, new = left(runs)
     age(old, 7 * DAY_S + 3)
-    age(new, 7 * DAY_S - 60)
+    age(new, 7 * DAY_S - 6)
     assert remove_left_over(runs) == 1
     assert left(runs) == [new]
 
