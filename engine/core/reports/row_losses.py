@@ -31,8 +31,9 @@ NOISE_SD = 2.0
 """Standard deviations of a mean of rows that count as noise."""
 USUAL_RISE = 0.1
 """Losses that are computed again differ by up to 10 %, because of dropout and the update."""
-NONFINITE_RISE = 0.3
-"""Beside a loss that is not finite, other rows are as usual up to 30 % above the usual loss."""
+MOST_USUAL = 0.3
+"""However large the rise is, other rows are as usual up to 30 % above the usual loss at most, or
+within their noise: from there on a step could be an alarm of its own."""
 ODD_SD, ODD_RISE = 4.0, 1.5
 """A row is odd from 4 standard deviations of rows and half the usual loss above that loss."""
 NORMAL_MAD = 1.4826
@@ -166,8 +167,8 @@ def _damaged(before: list[Row], rise: Rise) -> bool:
     if trained is None or not math.isfinite(trained):
         trained = rise.level
     share = rise.size * REMAINING_SHARE if math.isfinite(rise.size) else 0.0
-    now = _mean(before)
-    return not now <= trained + max(share, USUAL_RISE * abs(trained))
+    allowed = min(max(share, USUAL_RISE * abs(trained)), MOST_USUAL * abs(trained))
+    return not _mean(before) <= trained + allowed
 
 
 def _explaining(now: list[Row], rise: Rise, noise: float) -> list[Row]:
@@ -185,12 +186,14 @@ def _explaining(now: list[Row], rise: Rise, noise: float) -> list[Row]:
 
 def _slack(rise: Rise, noise: float, rows: int) -> float:
     """Return how far a mean of rows may be above the usual loss and still be as usual."""
-    if not math.isfinite(rise.size):
-        return NONFINITE_RISE * abs(rise.level)
     random = NOISE_SD * noise / math.sqrt(max(rows, 1))
+    most = max(MOST_USUAL * abs(rise.level), random)
+    if not math.isfinite(rise.size):
+        return most
     if rise.size == 0:
         return max(random, USUAL_RISE * abs(rise.level))
-    return min(max(REMAINING_SHARE * rise.size, random), MOST_REMAINING * rise.size)
+    remaining = max(REMAINING_SHARE * rise.size, random)
+    return min(remaining, MOST_REMAINING * rise.size, most)
 
 
 def _odd(now: list[Row], rise: Rise, noise: float) -> list[Row]:

@@ -108,6 +108,8 @@ class AnomalyReporter:
                 # A rollback to a step after the newest alarm was made for another reason.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
+                if self._lr_raised[0] >= to_step:
+                    self._lr_raised = (-RAISED_STEPS, "")  # the rollback has undone it
                 kept = [point for point in self._curve if point.step <= to_step]
                 self._curve = deque(kept, maxlen=_CURVE_STEPS)
             case CulpritsFound():

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from fttui.engine.core.reports.page import to_markdown
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
@@ -19,6 +20,7 @@ from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import Anomaly, RunView
+from tests.support.report_scene import spike_report
 from tests.support.session_double import FakeSession, live_spike
 from tests.unit.tui.app.driving import driven, text_of, until
 
@@ -67,6 +69,22 @@ def test_they_are_the_users_own_keys(report: str) -> None:
     text = with_keys(report, current(state), state)
     assert [text.count(f"` [{key}]:") for key in ("A", "B", "f9")] == [1, 1, 1]
     assert not any(f"[{key}]" in text for key in ("R", "r", "space", "§"))
+
+
+def test_the_first_line_and_the_list_have_the_key_of_the_first_command() -> None:
+    state, page = state_of(), to_markdown(spike_report())
+    lines = with_keys(page, current(state), state).splitlines()
+    assert lines[0] == "# Loss spike at step 1241: `recover a1241` [R], unless the loss comes back"
+    assert any(line.startswith("1. `recover a1241` [R]: Goes back 441 steps") for line in lines)
+    assert any(line.startswith("3. `pause` [space]: Holds") for line in lines)
+    other = replace(current(state), step=3)
+    assert with_keys(page, other, state).splitlines()[0] == page.splitlines()[0]
+
+
+def test_a_report_that_recommends_nothing_has_no_keys() -> None:
+    state, page = state_of(), to_markdown(spike_report([1.2, 1.3, 1.4, 1.5, 1.3, 1.2, 1.4, 40.0]))
+    assert "nothing to do, one odd record explains it" in page
+    assert with_keys(page, current(state), state) == page
 
 
 def test_the_recovery_key_belongs_to_the_current_anomaly_only() -> None:

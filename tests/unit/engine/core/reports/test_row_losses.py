@@ -63,6 +63,15 @@ def test_a_rise_of_the_rows_of_the_step_before_is_damage_to_the_weights(factor: 
     assert (found.origin, found.explained_by) == (WEIGHTS, "")
 
 
+@pytest.mark.parametrize("odd", [60.0, 1000.0])
+def test_a_huge_spike_hides_no_damage(odd: float) -> None:
+    """A part of a huge rise is a large rise of the other rows."""
+    worse = [1.5 * loss for loss in USUAL]
+    assert judged([*USUAL[:7], odd], worse).origin == WEIGHTS
+    assert judged([*worse[:7], odd]).origin == BATCH
+    assert judged([*USUAL[:7], odd]).origin == ONE_RECORD
+
+
 def test_what_the_update_left_of_the_rows_before_is_compared_with_their_own_loss() -> None:
     """A step of hard rows before the alert is no damage."""
     hard = [loss * 1.2 for loss in USUAL]

@@ -17,7 +17,12 @@ from fttui.engine.core.model_selection import ModelSelection
 from fttui.engine.core.recovery import Probation, RecoveryAttempt
 from fttui.engine.data.batches.batch_source import SeenExamples
 from fttui.engine.data.tokens.examples import Example, PackedExample
-from fttui.engine.protocol.events import AnomalyRaised, CommandApplied, ProbationEnded
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    CommandApplied,
+    ProbationEnded,
+    RolledBack,
+)
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
@@ -157,6 +162,21 @@ def test_a_learning_rate_raised_before_forbids_the_explanation(scene: Scene) -> 
     scene.log.at += 30
     later = msgspec.structs.replace(spike(), id="spike-133", step=scene.log.at + 1)
     scene.step("b1 odd b3 b4", later)
+    assert scene.raised().severity == WATCH
+
+
+def test_a_rollback_undoes_a_raised_learning_rate(scene: Scene) -> None:
+    new, old = RunSettings(lr_scale=50.0), RunSettings(lr_scale=1.0)
+    command = CommandApplied(id="c", command="lr scale 50", settings=new, previous=old)
+    scene.log.log.record(command)
+    back: dict[str, Any] = {
+        "checkpoint": "c",
+        "from_step": 100,
+        "old_timeline": 1,
+        "new_timeline": 2,
+    }
+    scene.log.log.record(RolledBack(**back, to_step=100))
+    scene.step("b1 odd b3 b4", spike())
     assert scene.raised().severity == WATCH
 
 
