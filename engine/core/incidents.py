@@ -20,12 +20,15 @@ class Incidents:
     def __init__(self) -> None:
         self._id = ""
         self._step = 0
+        self._odd = (0, "")
+        """Step and id of the newest alert that one odd record explains."""
 
     def join(self, alert: Alert, public_id: str) -> str:
         """Return the id of the incident of an alert; its own id if it begins one.
 
         Alerts about the machine or the progress are incidents of their own; a hint (severity info)
-        belongs to none, which is an empty id.
+        belongs to none, which is an empty id. The alerts of a step that one odd record explains are
+        an incident of their own too, because it causes no later ones.
 
         Args:
             alert: the alert.
@@ -35,6 +38,10 @@ class Incidents:
             return ""
         if alert.kind not in TRAINING:
             return public_id
+        if alert.explained_by:
+            if self._odd[0] != alert.step:
+                self._odd = alert.step, public_id
+            return self._odd[1]
         if not self._id or abs(alert.step - self._step) > INCIDENT_STEPS:
             self._id = public_id
         self._step = alert.step

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Alert
@@ -63,3 +64,13 @@ def test_a_warning_begins_the_incident_of_the_alarm_after_it() -> None:
     assert joined(alert("lr_misconfig", 90, WATCH), alert("divergence", 95)) == 2 * [
         "lr_misconfig-90"
     ]
+
+
+def test_what_one_odd_record_explains_is_an_incident_of_its_own() -> None:
+    def odd(kind: str, step: int) -> Alert:
+        return msgspec.structs.replace(alert(kind, step, WATCH), explained_by="a.jsonl:3")
+
+    steps = [odd("grad_explosion", 100), odd("spike", 100), alert("spike", 103)]
+    steps += [odd("spike", 104), alert("divergence", 110)]
+    first, last = "grad_explosion-100", "spike-103"
+    assert joined(*steps) == [first, first, last, "spike-104", last]
