@@ -20,7 +20,7 @@ from torch import Tensor
 from ..data.batches.batch_source import Batch, SeenExamples
 from ..data.tokens.examples import Example, TextExample
 from ..train.checkpoint.rng import RngState, capture_rng, restore_rng
-from .held_tensor import HeldTensor
+from .held_tensor import DeviceCopies, HeldTensor
 
 RNG_BYTES = 32_768
 """Memory of one state of the random generators of Python, NumPy and torch."""
@@ -50,14 +50,6 @@ class TapedBatch:
         """Return the batch, on the devices on which the loader put it."""
         fresh, self.fresh = self.fresh, None
         return _mapped(self.held, HeldTensor.back) if fresh is None else fresh
-
-    def settle(self) -> None:
-        """Move copies that are on a device to the host; waits until the device has made them."""
-        for _, held in _tensors(self.held):
-            held.settle()
-        if isinstance(self.tokens, HeldTensor):
-            self.tokens.settle()
-            self.tokens = int(self.tokens.tensor)
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -102,9 +94,9 @@ def _count(named: list[tuple[str, Tensor]]) -> tuple[int | HeldTensor, int]:
     rows = next((len(one) for _, one in named if one.dim()), 1)
     rows = max(1, len(ids[0]) if ids and ids[0].dim() else rows)
     counts = [torch.count_nonzero(mask) for mask in masks]
-    if any(count.device.type != "cpu" for count in counts):
-        total = torch.stack([count.to(counts[0].device) for count in counts]).sum()
-        return HeldTensor.made_by_device(total), rows
+    if any(count.is_cuda for count in counts):
+        device = counts[0].device
+        return HeldTensor(sum(count.to(device) for count in counts[1:]) + counts[0], device), rows
     return sum(map(int, counts)) or sum(one.numel() for one in ids), rows
 
 
@@ -150,8 +142,7 @@ class BatchTape:
         self._places: dict[int, EpochPlace] = {}
         self._current: list[TapedBatch] = []
         self._previous: list[TapedBatch] = []
-        self._unsettled: list[TapedBatch] = []
-        """Micro-batches whose copies may still be on a device."""
+        self._copies = DeviceCopies()
         self._boundary: RngState | None = None
         """Random generators at the boundary; None once the step has its first micro-batch."""
         self._told = False
@@ -203,7 +194,8 @@ class BatchTape:
         Errors of the loader pass through.
         """
         boundary, self._boundary = self._boundary, None
-        self._settle()
+        if self._copies.due:
+            self._copies.move()
         missing = self.position + count - self._end
         if missing <= 0 or self.serving != self._live_epoch or self._live is None:
             return
@@ -235,15 +227,9 @@ class BatchTape:
         size = sum(tensor.nbytes for _, tensor in named)
         taped = TapedBatch(held, self._live_epoch, self._end, tokens, samples, size, fresh=batch)
         self._taped.append(taped)
-        if any(tensor.device.type != "cpu" for _, tensor in named):
-            self._unsettled.append(taped)
+        counted = [tokens] if isinstance(tokens, HeldTensor) else []
+        self._copies.add([*(one for _, one in _tensors(held)), *counted])
         self.size_bytes += size
-
-    def _settle(self) -> None:
-        """Move micro-batches to the host that a device has copied in an earlier step."""
-        for taped in self._unsettled:
-            taped.settle()
-        self._unsettled.clear()
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches with their counts; fewer at the end of the epoch."""

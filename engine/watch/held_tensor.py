@@ -1,15 +1,16 @@
-"""A tensor of a batch in host memory, copied without making the device wait for the host."""
+"""Tensors of batches in host memory, copied without making the device wait for the host."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-_streams: dict[torch.device, Any] = {}
-"""A stream of every device for copies to the host, so that they wait for nothing else."""
+_MOST_BATCHES, _MOST_BYTES = 16, 8 * 2**20
+"""Batches and bytes of copies that may wait on the devices; together they cost one transfer."""
 
 
 @dataclass
@@ -22,36 +23,14 @@ class HeldTensor:
 
     tensor: Tensor
     device: torch.device
-    made: Any = None
-    """The event after the copy on the device; None once the copy is on the host."""
 
     @classmethod
     def of(cls, value: Any) -> Self | Any:
         """Return a copy of a tensor; anything else as it is."""
         if not isinstance(value, Tensor):
             return value
-        device = value.device
-        if device.type != "cuda":
-            return cls(value.detach().to("cpu", copy=True), device)
-        return cls.made_by_device(value.detach().clone())
-
-    @classmethod
-    def made_by_device(cls, tensor: Tensor) -> Self:
-        """Return a held tensor around one that nobody else uses, without copying it."""
-        device = tensor.device
-        made = torch.cuda.current_stream(device).record_event() if tensor.is_cuda else None
-        return cls(tensor, device, made)
-
-    def settle(self) -> None:
-        """Move the copy to the host, on a stream of its own; waits for the copy alone."""
-        if self.made is None:
-            return
-        if self.device not in _streams:
-            _streams[self.device] = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]  # of torch
-        stream = _streams[self.device]
-        stream.wait_event(self.made)
-        with torch.cuda.stream(stream):
-            self.tensor, self.made = self.tensor.to("cpu"), None
+        tensor = value.detach()
+        return cls(tensor.clone() if tensor.is_cuda else tensor.to("cpu", copy=True), value.device)
 
     @staticmethod
     def back(value: Any) -> Any:
@@ -59,3 +38,56 @@ class HeldTensor:
         if not isinstance(value, HeldTensor):
             return value
         return value.tensor.to(value.device, copy=True)
+
+
+class DeviceCopies:
+    """Held tensors whose copies are still on a GPU, until they are moved to the host together."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[torch.device, list[HeldTensor]] = {}
+        self._made: dict[torch.device, Any] = {}
+        """The event after the newest copy of each device."""
+        self._streams: dict[torch.device, Any] = {}
+        """A stream of each device for copies to the host, so that they wait for nothing else."""
+        self._batches = self._bytes = 0
+
+    def add(self, batch: Iterable[HeldTensor]) -> None:
+        """Take the tensors of a batch that are on a GPU; the others are on the host already."""
+        ours = [held for held in batch if held.tensor.is_cuda]
+        for held in ours:
+            self._waiting.setdefault(held.device, []).append(held)
+            self._bytes += held.tensor.nbytes
+        for device in {held.device for held in ours}:
+            self._made[device] = torch.cuda.current_stream(device).record_event()
+        self._batches += bool(ours)
+
+    @property
+    def due(self) -> bool:
+        """Whether so much waits that it is time to move it."""
+        return self._batches >= _MOST_BATCHES or self._bytes >= _MOST_BYTES
+
+    def move(self) -> None:
+        """Move everything to the host, on streams of its own; waits for the copies alone."""
+        for device, held in self._waiting.items():
+            if device not in self._streams:
+                self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
+            stream = self._streams[device]
+            stream.wait_event(self._made[device])
+            with torch.cuda.stream(stream):
+                moved = together_on_host([one.tensor for one in held])
+            for one, tensor in zip(held, moved, strict=True):
+                one.tensor = tensor
+        self._waiting.clear()
+        self._batches = self._bytes = 0
+
+
+def together_on_host(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Return tensors on the host, with one transfer for all of the same type."""
+    found = list(tensors)
+    for dtype in {tensor.dtype for tensor in tensors}:
+        places = [place for place, tensor in enumerate(tensors) if tensor.dtype is dtype]
+        flat = torch.cat([tensors[place].reshape(-1) for place in places]).to("cpu")
+        parts = torch.split(flat, [tensors[place].numel() for place in places])
+        for place, part in zip(places, parts, strict=True):
+            found[place] = part.reshape(tensors[place].shape)
+    return found

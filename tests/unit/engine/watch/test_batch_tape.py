@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.watch.batch_tape import BatchTape
+from fttui.engine.watch.held_tensor import together_on_host
 
 SIZE, ACCUMULATE = 7, 2
 
@@ -121,3 +122,11 @@ def test_rows_of_a_step_are_named_for_reports() -> None:
     assert len(rows) == 4
     assert rows[3].id == "epoch 0, batch 1, row 1"
     assert [row.length for row in rows[:2]] == [3, 3]
+
+
+def test_tensors_that_are_moved_together_are_the_same_ones() -> None:
+    drawn = [torch.rand(2, 3), torch.arange(4), torch.tensor(5), torch.rand(0), torch.rand(3, 1, 2)]
+    drawn.append(torch.ones(2, 2, dtype=torch.bool))
+    for before, after in zip(drawn, together_on_host(drawn), strict=True):
+        assert before.dtype == after.dtype
+        assert torch.equal(before, after)
