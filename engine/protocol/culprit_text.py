@@ -17,18 +17,19 @@ CULPRITS_HEADING = "## Culprits"
 
 
 def culprit_headline(event: CulpritsFound) -> str:
-    """Return what was found, in one line."""
+    """Return what the search for culprits has found about an anomaly's step, in one line."""
     found, step = event.search, f"step {event.anomaly_step}"
     names = ", ".join(one.id for one in found.culprits)
     match found.verdict:
         case "found":
             return f"{step}: without {names} its loss and gradient norm are as usual"
         case "spread":
-            return f"{step}: no sample explains it; with all of them replaced it is about the same"
+            unchanged = "with all of them replaced, loss and norm are about as high"
+            return f"{step}: no sample is the cause; {unchanged}"
         case "together":
-            return f"{step}: no sample explains it alone, only together with others"
+            return f"{step}: no single sample is the cause, but some of them together are"
         case "unfinished":
-            return f"{step}: {names or 'no sample'}, and more that the search had no tests left for"
+            return f"{step}: found {names or 'no sample'} before the search ran out of tests"
         case _:
             reason = f": {found.reason}" if found.reason else ""
             return f"{step}: the search for culprits ended early ({found.verdict}){reason}"

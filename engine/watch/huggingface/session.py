@@ -171,7 +171,7 @@ def _parts(trainer: Any) -> Parts:
 
 
 def _patch(watched: Watched, step_loop: StepLoop) -> None:
-    """Let optimizer and backward pass, which have been made, ask the step hooks."""
+    """Make optimizer and backward pass of the trainer ask the step hooks before they run."""
     trainer, undo = watched.trainer, watched.undo
     undo.remember(trainer.optimizer, "step")
     undo.remember(trainer.accelerator, "backward")

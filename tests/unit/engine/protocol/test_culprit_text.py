@@ -61,9 +61,12 @@ def test_a_culprit_is_shown_with_its_place_text_tokens_shares_and_command() -> N
     ("search", "words"),
     [
         (SEARCH, "without it's `odd` its loss and gradient norm are as usual"),
-        (CulpritSearch(verdict="spread"), "no sample explains it; with all of them replaced"),
-        (CulpritSearch(verdict="together", group=["a", "b"]), "only together with others"),
-        (CulpritSearch(verdict="unfinished"), "no sample, and more"),
+        (CulpritSearch(verdict="spread"), "no sample is the cause; with all of them replaced"),
+        (
+            CulpritSearch(verdict="together", group=["a", "b"]),
+            "no single sample is the cause",
+        ),
+        (CulpritSearch(verdict="unfinished"), "found no sample before the search"),
         (
             CulpritSearch(verdict="interrupted", reason="a stop"),
             "early (interrupted): a stop",
