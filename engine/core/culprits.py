@@ -17,12 +17,15 @@ from typing import Literal, NamedTuple
 
 MOST_CULPRITS = 4
 """Culprits for which a search has tests enough; more of them are reported as unfinished."""
-EVIDENT = 5.0
+ATTEMPTS = 2
+"""Attempts to find a sample that raises the figures alone; noise can mislead the first one."""
+EVIDENT = 3.5
 """Multiple of the usual noise by which the samples of a step have to raise a figure at all."""
 RAISED = 4.0
 """Multiple of the usual noise from which a group counts as raising a figure."""
-PART = 0.1
-"""Share of the whole excess from which a group counts as raising a figure."""
+PART, MOST_PART = 0.1, 0.5
+"""Shares of the whole excess: a group that adds less than the first one does not count as raising a
+figure, and one that adds more than the second one always does."""
 FEW = 8
 """Steps from which the noise is estimated; with fewer it is taken for 5 % of the level."""
 
@@ -122,7 +125,7 @@ class OutOfTests(Exception):
 
 def most_tests(samples: int) -> int:
     """Return the largest number of tests of a step with so many samples."""
-    return 2 + MOST_CULPRITS * (math.ceil(math.log2(max(2, samples))) + 1)
+    return 2 + MOST_CULPRITS * (math.ceil(math.log2(max(2, samples))) + 2)
 
 
 def search(samples: Sequence[str], noise: Noise) -> Search:
@@ -139,21 +142,25 @@ def search(samples: Sequence[str], noise: Noise) -> Search:
     excess = _Excess.of(whole, replaced, noise)
     if excess is None:
         return result
-    rest, before = list(tests.samples), whole
+    rest, before, smallest = list(tests.samples), whole, list(tests.samples)
+    failed = 0
     try:
         while excess.raised(before):
-            group, smallest = yield from _halve(tests, rest, excess)
-            (suspect,) = group
-            rest.remove(suspect)
-            after = yield from tests.run(tuple(rest))
-            alone = excess.lowered(before, after) or excess.raised(
-                (yield from tests.run((suspect,)))
-            )
-            if not alone:
-                verdict: Verdict = "unfinished" if result.culprits else "together"
-                return _with(result, verdict, smallest)
+            suspect, group = yield from _halve(tests, rest, excess)
+            smallest = min(smallest, group, key=len)
+            others = [one for one in rest if one != suspect]
+            after = yield from tests.run(tuple(others))
+            guilty = not excess.raised(after)
+            if not guilty and excess.lowered(before, after):
+                guilty = excess.raised((yield from tests.run((suspect,))))
+            if not guilty:
+                failed += 1
+                if failed == ATTEMPTS:
+                    return _with(result, "unfinished" if result.culprits else "together", smallest)
+                rest = [*rest[::2], *rest[1::2]]  # other halves
+                continue
             result.culprits.append(Suspect(suspect, before, after))
-            before = after
+            rest, before, smallest = others, after, others
     except OutOfTests:
         return _with(result, "unfinished", [])
     return _with(result, "found", [])
@@ -161,7 +168,7 @@ def search(samples: Sequence[str], noise: Noise) -> Search:
 
 def _halve(
     tests: _Tests, group: Sequence[str], excess: _Excess
-) -> Generator[tuple[str, ...], Figures, tuple[list[str], list[str]]]:
+) -> Generator[tuple[str, ...], Figures, tuple[str, list[str]]]:
     """Return one sample of a group that raises the figures, and the smallest group that did."""
     group, smallest = list(group), list(group)
     while len(group) > 1:
@@ -170,7 +177,7 @@ def _halve(
             group = smallest = half
         else:
             group = other
-    return group, smallest
+    return group[0], smallest
 
 
 def _with(result: SearchResult, verdict: Verdict, group: list[str]) -> SearchResult:
@@ -218,7 +225,9 @@ class _Excess:
         limits = [math.inf, math.inf]
         for index, (high, low) in enumerate(zip(whole.scaled(), base, strict=True)):
             if high - low > EVIDENT * noise[index]:
-                limits[index] = max(RAISED * noise[index], PART * (high - low))
+                whole_excess = high - low
+                limit = max(RAISED * noise[index], PART * whole_excess)
+                limits[index] = min(limit, MOST_PART * whole_excess)
         return None if min(limits) == math.inf else cls(base, (limits[0], limits[1]))
 
     def raised(self, figures: Figures) -> bool:
@@ -229,10 +238,8 @@ class _Excess:
         )
 
     def lowered(self, before: Figures, after: Figures) -> bool:
-        """Return whether the figures are clearly lower than before, or no longer raised."""
-        if not self.raised(after):
-            return True
+        """Return whether the figures may be lower than before; not finite ones hide it."""
         if not before.finite or not after.finite:
-            return after.finite
+            return True
         pairs = zip(before.scaled(), after.scaled(), self.limits, strict=True)
-        return any(high - low > limit / 2 for high, low, limit in pairs)
+        return any(high - low > limit for high, low, limit in pairs)

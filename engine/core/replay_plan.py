@@ -26,7 +26,7 @@ from ..protocol.events import (
 from .anomaly import INFO
 from .culprits import Figures, Noise
 
-NOISE_STEPS = 30
+NOISE_STEPS = 20
 """Steps before the anomaly from which the usual noise is estimated."""
 
 

@@ -24,6 +24,7 @@ from fttui.engine.protocol.events import (
     CommandAccepted,
     CommandApplied,
     CommandFailed,
+    CulpritsFound,
     DataFindingsChanged,
     EvalFinished,
     GradientsMeasured,
@@ -173,6 +174,11 @@ def _state_changed(view: RunView, record: Record, event: StateChanged) -> RunVie
         progress=None if done else view.progress,
         pace=view.pace.restarted() if event.state is not RunState.RUNNING else view.pace,
     )
+
+
+def _culprits_found(view: RunView, record: Record, event: CulpritsFound) -> RunView:
+    """End the progress of the search; the report and the log have its result."""
+    return replace(view, progress=None)
 
 
 def _progress_made(view: RunView, record: Record, event: ProgressMade) -> RunView:
@@ -377,6 +383,7 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     RunStarted: _run_started,
     StateChanged: _state_changed,
     ProgressMade: _progress_made,
+    CulpritsFound: _culprits_found,
     EvalFinished: _eval_finished,
     CheckpointSaved: _checkpoint_saved,
     CheckpointRemoved: _checkpoint_removed,

@@ -53,6 +53,8 @@ class LeaveOut:
     def example(self, place: int, ids: Set[str]) -> Example:
         """Return the example at an index without these samples."""
         example = self._examples[place]
+        if not ids:
+            return example
         if isinstance(example, PackedExample) and not ids.isdisjoint(sample_ids(example)):
             documents = tuple(one for one in example.documents if one.id not in ids)
             return replace(example, documents=documents)

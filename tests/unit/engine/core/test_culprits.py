@@ -137,3 +137,19 @@ def test_noise_is_that_of_the_steps_before_and_not_of_their_outliers() -> None:
     assert noise.loss == pytest.approx(0.1, rel=0.4)
     assert noise.log_norm == pytest.approx(0.2, rel=0.4)
     assert Noise.of([]).loss > 0
+
+
+def test_near_the_noise_a_misled_search_tries_other_halves() -> None:
+    found = wrong = 0
+    for seed in range(200):
+        rng = random.Random(seed)
+
+        def step(present: tuple[str, ...], rng: random.Random = rng) -> Figures:
+            return Figures(1 + 0.5 * ("s11" in present) + rng.gauss(0, 0.1), 0.1)
+
+        result, _ = play(32, step, Noise(0.1, 0.1))
+        named = [one.id for one in result.culprits]
+        found += named == ["s11"]
+        wrong += named not in ([], ["s11"])
+    assert found >= 160
+    assert wrong <= 10

@@ -9,11 +9,13 @@ import pytest
 
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.protocol.commands import AddNote, Pause, RunSteps
+from fttui.engine.protocol.event_parts import CulpritSearch
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
     CheckpointSaved,
     CommandApplied,
+    CulpritsFound,
     DataFinding,
     DataFindingsChanged,
     LogEmitted,
@@ -106,6 +108,11 @@ def test_a_nan_is_shown_as_one() -> None:
             "alarm at step 5: ×6 (report r1)",
         ),
         (LogEmitted(level="warning", text="careful"), "warning: careful"),
+        (
+            CulpritsFound(anomaly="a", anomaly_step=3, search=CulpritSearch(verdict="spread")),
+            "culprits of a: step 3: no sample explains it; with all of them replaced it is about "
+            "the same (report a)",
+        ),
         (
             RunEnded(state=RunState.FAILED, exit_code=8, error="no room"),
             "failed at step 5: no room",

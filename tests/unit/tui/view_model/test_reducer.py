@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from fttui.engine.protocol.commands import AnyCommand, ScaleLr, SetClip, SetPolicy
+from fttui.engine.protocol.event_parts import CulpritSearch
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -14,6 +15,7 @@ from fttui.engine.protocol.events import (
     CommandAccepted,
     CommandApplied,
     CommandFailed,
+    CulpritsFound,
     LogEmitted,
     NoteAdded,
     ProgressMade,
@@ -226,6 +228,17 @@ def test_loading_shows_progress_and_no_steps() -> None:
     view = _fold(loading())
     assert view.progress == ProgressMade(label="reading the model", done=212, total=272)
     assert view.last is None
+
+
+def test_a_search_shows_its_progress_until_it_ends() -> None:
+    progress = ProgressMade(label="culprit of spike-9", done=3, total=20)
+    ended = CulpritsFound(anomaly="spike-9", anomaly_step=9, search=CulpritSearch(verdict="found"))
+    events = [
+        Record(seq=1, time=0.0, step=9, timeline=1, event=progress),
+        Record(seq=2, time=0.0, step=9, timeline=1, event=ended),
+    ]
+    assert apply(RunView(), events[0]).progress == progress
+    assert apply_many(RunView(), events).progress is None
 
 
 def test_an_end_is_kept_with_its_error() -> None:
