@@ -22,7 +22,8 @@ from ..run.run_dir import RunDirectory
 
 log = logging.getLogger(__name__)
 
-_POLL_S = 0.02
+_POLL_S = 0.05
+"""Seconds between two looks at the queue; each takes the interpreter from the training thread."""
 _SYNC_EVERY_S = 1.0
 _SYNC_AGAIN_S = (0.0, 0.1, 0.5)
 """Pauses before the attempts to sync the last events."""
@@ -99,6 +100,8 @@ class JournalWriter:
         self._unreserved = False
         self._keep_reserve()
         self._stop = threading.Event()
+        self._wake = threading.Event()
+        """Set where somebody waits for the thread, so that it does not sleep on."""
         self._draining = self._closed = False
         self._dropped = 0
         self._degraded = False
@@ -168,6 +171,7 @@ class JournalWriter:
         The thread of the writer ends; from now on each event is written when it is emitted.
         """
         self._stop.set()
+        self._wake.set()
         if self._in_thread:
             self._thread.join()
             self._in_thread = False
@@ -195,6 +199,7 @@ class JournalWriter:
             return
         done = threading.Event()
         self._sync_requests.append(done)
+        self._wake.set()
         done.wait(_SYNC_PATIENCE_S)
 
     def _keep_reserve(self) -> None:
@@ -218,7 +223,11 @@ class JournalWriter:
             folder.remove(_RESERVE)
 
     def _write(self) -> None:
-        while not self._stop.wait(_POLL_S):
+        while True:
+            self._wake.wait(_POLL_S)
+            if self._stop.is_set():
+                return
+            self._wake.clear()
             waiting = [self._sync_requests.popleft() for _ in range(len(self._sync_requests))]
             try:
                 self._drain()
