@@ -114,7 +114,7 @@ class Stager(dict[int, list[str]]):
         if step < stage.steps:
             return _typed(self.name, step, stage)
         self._names.pop(0)
-        return [f"rollback {stage.start}"] if self._names else ["stop no-save"]
+        return [f"rollback {stage.start} lr=1"] if self._names else ["stop no-save"]
 
     @contextmanager
     def staging(self) -> Iterator[Script]:

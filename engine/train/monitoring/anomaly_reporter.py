@@ -108,8 +108,8 @@ class AnomalyReporter:
                 # A rollback to a step after the newest alarm was made for another reason.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
-                if self._lr_raised[0] >= to_step:
-                    self._lr_raised = (-RAISED_STEPS, "")  # the rollback has undone it
+                at, text = self._lr_raised
+                self._lr_raised = min(at, to_step), text  # the rate stays as it is
                 kept = [point for point in self._curve if point.step <= to_step]
                 self._curve = deque(kept, maxlen=_CURVE_STEPS)
             case CulpritsFound():
@@ -136,6 +136,10 @@ class AnomalyReporter:
         command = event.typed
         if isinstance(command, ScaleLr | SetLr | ResetLr) and _raises(event):
             self._lr_raised = step, text
+        if isinstance(command, Recover) or (
+            isinstance(command, Rollback) and command.lr_scale is not None
+        ):
+            self._lr_raised = (-RAISED_STEPS, "")
         if isinstance(command, Recover | Rollback):
             self._answer(f"step {event.old} → {event.new}, `{text}`, {event.issuer}")
         match command:

@@ -165,19 +165,22 @@ def test_a_learning_rate_raised_before_forbids_the_explanation(scene: Scene) -> 
     assert scene.raised().severity == WATCH
 
 
-def test_a_rollback_undoes_a_raised_learning_rate(scene: Scene) -> None:
+@pytest.mark.parametrize(
+    ("command", "severity"),
+    [("rollback c", ALARM), ("rollback c lr=0.5", WATCH), ("recover", WATCH)],
+)
+def test_only_a_rollback_that_sets_the_rate_undoes_a_raised_one(
+    scene: Scene, command: str, severity: str
+) -> None:
     new, old = RunSettings(lr_scale=50.0), RunSettings(lr_scale=1.0)
-    command = CommandApplied(id="c", command="lr scale 50", settings=new, previous=old)
-    scene.log.log.record(command)
-    back: dict[str, Any] = {
-        "checkpoint": "c",
-        "from_step": 100,
-        "old_timeline": 1,
-        "new_timeline": 2,
-    }
-    scene.log.log.record(RolledBack(**back, to_step=100))
-    scene.step("b1 odd b3 b4", spike())
-    assert scene.raised().severity == WATCH
+    raised = CommandApplied(id="c", command="lr scale 50", settings=new, previous=old)
+    scene.log.log.record(raised)
+    back: dict[str, Any] = {"checkpoint": "c", "from_step": 100, "old_timeline": 1}
+    scene.log.log.record(RolledBack(**back, to_step=90, new_timeline=2))
+    scene.log.log.record(CommandApplied(id="d", command=command, old="100", new="90"))
+    scene.log.at = 91
+    scene.step("b1 odd b3 b4", msgspec.structs.replace(spike(), step=92))
+    assert scene.raised().severity == severity
 
 
 def test_a_divergence_is_never_explained(scene: Scene) -> None:
