@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
 import pytest
 
-from fttui.engine.config.memory.activation_memory import MicroBatchShape
+from fttui.engine.config.memory.activation_memory import SLICE_BYTES, MicroBatchShape
 from fttui.engine.config.memory.architecture import Architecture
+from fttui.engine.config.memory.limits import SLICE_ELEMENTS, SLICE_LOGITS
 from fttui.engine.config.schema import RunConfig
 
 ARCH = Architecture(64, 4, 4, 2, 16, 128, 1000, tied=True, name="llama")
@@ -60,3 +62,12 @@ def test_the_backward_pass_of_eager_attention_needs_twice_the_scores() -> None:
     eager = shape(length=length, attention="eager", activation_checkpointing=True).fullest()
     assert eager.activations == pytest.approx(12 * scores, rel=0.05)
     assert fused < scores
+
+
+def test_a_lean_head_holds_a_slice_of_the_vocabulary_for_few_tokens_and_a_block_for_many() -> None:
+    wide = dataclasses.replace(ARCH, hidden=4096, vocabulary=2**15)  # more than one slice
+    for length, logits in ((8, 16 * SLICE_ELEMENTS // 4096), (4096, SLICE_LOGITS)):
+        lean = shape(length=length, memory="lean", activation_checkpointing=True)
+        _, held, dequantized = dataclasses.replace(lean, arch=wide)._loss()
+        assert held == logits * SLICE_BYTES
+        assert dequantized == 2 * SLICE_ELEMENTS
