@@ -232,9 +232,13 @@ class FttuiApp(AppBase):
         return int(count or 1)
 
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
-        """Send a command to the run; it is listed as sent at once.
+        """Send a command to the run and list it as sent, or tell the user why it was not sent.
 
-        With `guarded` it is rejected if the run's settings were changed after the newest heartbeat.
+        Args:
+            command: the command.
+            reason: why it is sent, for the journal of the run.
+            guarded: whether the run rejects it if its settings were changed after the newest
+                heartbeat.
         """
         generation = self.state.generation if guarded else None
         try:

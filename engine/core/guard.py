@@ -97,8 +97,8 @@ class Guard(msgspec.Struct, kw_only=True):
         if len(recent) >= self.budget:
             return GuardDecision(
                 UpdateVerdict.HALT,
-                f"{bad} at step {step}; {len(recent)} updates were skipped in the last "
-                f"{HISTORY_STEPS} steps already (budget {self.budget})",
+                f"{bad} at step {step}; halted, because {len(recent)} updates were skipped in the "
+                f"last {HISTORY_STEPS} steps already (guard.nonfinite_budget: {self.budget})",
             )
         left = self.budget - len(self.skipped_at)
         return GuardDecision(

@@ -1,4 +1,4 @@
-"""The hub's two ZeroMQ sockets, which are private to the user and never block."""
+"""The hub's two ZeroMQ sockets, which are private to the user and whose sends never block."""
 
 from __future__ import annotations
 

@@ -409,7 +409,9 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     try:
         words = shlex.split(text) if isinstance(text, str) else list(text)
     except ValueError as error:
-        raise CommandError(f"cannot read {text!r}: {error}; quote it or escape the quote") from None
+        raise CommandError(
+            f"cannot read {text!r}: {error}; close the quote, or put a backslash before it"
+        ) from None
     for spec in sorted(COMMANDS, key=lambda s: -len(s.verb.split())):
         head = spec.verb.split()
         if words[: len(head)] == head:

@@ -108,7 +108,10 @@ def _place_of(descriptor: int) -> tuple[int, int]:
 
 
 def place_of_file(path: Path) -> tuple[int, int] | None:
-    """Return the (device, inode) that identify the file at a path; None if there is no file."""
+    """Return the (device, inode) that identify the file at a path; a link is not followed.
+
+    None if there is no file, or it cannot be looked at.
+    """
     try:
         found = os.stat(path, follow_symlinks=False)
     except OSError:

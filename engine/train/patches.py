@@ -102,7 +102,7 @@ def poison_nonfinite(accelerator: Any, hooks: UpdateHooks, *, alone: bool = Fals
 
     Args:
         accelerator: runs the backward passes.
-        hooks: asked before each of them.
+        hooks: asked before each pass whether it may run; it is left out otherwise.
         alone: whether there is a single rank, which knows its loss, so that nothing is marked.
     """
     backward = accelerator.backward

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is an option; a negative number is not."""
+    """Whether a word is an option; a minus that is followed by a digit begins a number."""
     return word.startswith("-") and not word[1:2].isdigit()
 
 

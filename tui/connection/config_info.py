@@ -47,7 +47,10 @@ def _as_written(value: Value) -> Any:
 
 
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the memory terms in bytes, on a GPU and on a CPU; empty without the model's sizes."""
+    """Return the memory terms of a resolved configuration in bytes, on a GPU and on a CPU.
+
+    Both are empty if the configuration cannot be read, or the model's config.json is not here.
+    """
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory
     from fttui.engine.config.memory.planning import architecture_of

@@ -105,7 +105,7 @@ def _loss_title(state: AppState) -> Sequence[str]:
 def _trend(run: RunView) -> str:
     """Return the change of the smoothed loss over the last 100 steps, such as ` ▾ 0.8 %/100`.
 
-    The text is empty before step 100 of the branch.
+    The text is empty in the first 100 steps of the branch.
     """
     series = run.branch.curves.get(smoothed(0.98))
     if not series or not series.last:

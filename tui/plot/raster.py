@@ -66,7 +66,10 @@ def _dots(layer: Layer, picture: PlotPicture, width: int, height: int) -> tuple[
 
 
 def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int) -> Floats:
-    """Return points as positions in dots from the lower left, `[N, 2]`."""
+    """Return points as positions in whole dots from the lower left, `[N, 2]`.
+
+    Points outside the picture are moved to its edge.
+    """
     points = np.array(run, dtype=np.float64)
     low = np.array([picture.x[0], picture.y[0]])
     span = np.array([picture.x[1], picture.y[1]]) - low

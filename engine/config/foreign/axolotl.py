@@ -275,8 +275,13 @@ def _read_experts(draft: Draft, form: str) -> None:
     key = "quantize_moe_experts"
     if draft.get(key) is None:
         return
-    if not draft.has(key) or form in ("nf4", "fp4"):
+    wanted, quantized = draft.has(key), form in ("nf4", "fp4")
+    if wanted and quantized:
         draft.without_effect(key, "experts are quantized with the rest of the model")
+    elif not wanted and quantized:
+        draft.differs(key, "experts are quantized with the rest of the model all the same")
+    elif not wanted:
+        draft.without_effect(key, "experts in one tensor are not quantized")
     else:
         draft.dropped(key, f"experts in one tensor are not quantized with quantize: {form}")
 

@@ -106,9 +106,9 @@ WITHOUT_EFFECT = {
 }
 """Keys that do not change the result, and what they are about."""
 REFUSED = {
-    "deepspeed": "training is not sharded with DeepSpeed; one GPU, or train.devices for DDP",
-    "fsdp": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
-    "fsdp_config": "training is not sharded with FSDP; one GPU, or train.devices for DDP",
+    "deepspeed": "fttui does not shard with DeepSpeed; use one GPU, or train.devices for DDP",
+    "fsdp": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
+    "fsdp_config": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
     "parallelism_config": "a model is not split over devices",
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }

@@ -135,7 +135,7 @@ class MemoryEstimate:
 
     @property
     def low(self) -> int:
-        """Lower end of the expected range."""
+        """Lower end of the expected range, in bytes."""
         return int((self.likely - self.context) * (1 - UNCERTAINTY) + self._context(-1))
 
     @property

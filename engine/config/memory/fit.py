@@ -302,7 +302,7 @@ def _with_adapter(config: RunConfig, **values: object) -> RunConfig:
 
 
 def _one_at_a_time(config: RunConfig) -> RunConfig:
-    """Accumulate instead of batching, unless sequences are each other's negatives."""
+    """Accumulate instead of batching, except in task contrastive, where a batch gives negatives."""
     if config.task == "contrastive":
         return config
     accumulate = config.train.accumulate * config.train.batch
@@ -322,7 +322,7 @@ def _fewer_pairs(config: RunConfig) -> RunConfig:
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:
-    """Lower the rank, unless an adapter that has one is continued."""
+    """Halve the rank, down to 4, unless an adapter that has a rank already is continued."""
     if config.adapter.continues:
         return config
     return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))

@@ -26,9 +26,9 @@ class Collapse(msgspec.Struct):
         """Add a record; return (quantity, value, limit) if it completes a collapse, else None.
 
         Args:
-            neg_cos: mean cosine to the negatives.
-            loss: the contrastive part of the loss.
-            candidates: number of candidates the positive is chosen from.
+            neg_cos: mean cosine to the negatives; None if it is not measured.
+            loss: the contrastive part of the loss; None if it is not measured.
+            candidates: number of candidates the positive is chosen from; None if not counted.
         """
         self.alike = self.alike + 1 if neg_cos is not None and neg_cos > ALIKE else 0
         chance = math.log(candidates) if candidates is not None and candidates > 1 else None

@@ -1,4 +1,4 @@
-"""Detection of runs that make no progress: dead gradients, plateaus, overfitting."""
+"""Detection of runs without progress: dead gradients, nothing learned, plateaus, overfitting."""
 
 from __future__ import annotations
 

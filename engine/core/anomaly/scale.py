@@ -101,10 +101,10 @@ class Scale(msgspec.Struct):
 
     def to(self, loss: float) -> float:
         """Return a loss on the scale; there must be a unit."""
-        assert self.unit is not None, "take() decides on the unit"
+        assert self.unit is not None, "no unit yet: take() chooses it from the first losses"
         return math.asinh(loss / self.unit)
 
     def back(self, x: float) -> float:
         """Return the loss of a value on the scale; the inverse of `to`."""
-        assert self.unit is not None, "take() decides on the unit"
+        assert self.unit is not None, "no unit yet: take() chooses it from the first losses"
         return self.unit * math.sinh(x)

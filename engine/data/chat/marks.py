@@ -140,7 +140,7 @@ class Marking:
         return made
 
     def changed(self, string: int, change: Callable[[str], str]) -> list[dict[str, Any]]:
-        """Return the messages with one string changed; white space around the string is kept."""
+        """Return the messages with the string of a number changed, but not the space around it."""
         message = self.strings[string].message
         numbers = iter(self.of(message))
 

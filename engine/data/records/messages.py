@@ -287,7 +287,13 @@ class _Messages:
                 message.setdefault("reasoning_content", reasoning)
 
     def _move_weight(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
-        """Mark an assistant turn whose weight is 0 as not learned."""
+        """Take the weight of a message out of its unread `keys`; one of 0 is not learned.
+
+        Only turns of the assistant are marked, because no other turn is learned anyway.
+
+        Raises:
+            DataError: the weight is not 0 or 1, or the turn has another tool's mask.
+        """
         for key in MASK_KEYS:
             if keys.get(key) and message["role"] == "assistant":
                 raise self.wrong(keys[key], f"no {key}; write weight: 0 for a turn to mask")

@@ -128,9 +128,15 @@ class Aligner:
         return found
 
     def _around(self, text: str, body: list[int], edge: int) -> dict[int, int] | None:
-        """Return {position: number of tokens before it} for an edge or both ends of its token.
+        """Return {position: number of tokens before it} for an edge between characters.
 
-        None if neither is found within `FARTHEST` characters.
+        If the edge is inside a token, these are both ends of that token. None unless they are
+        found less than `FARTHEST` characters away with exactly one token between them.
+
+        Args:
+            text: the text that was tokenized.
+            body: its token ids.
+            edge: a position in the text.
         """
         exact = self._tokens_before(text, body, edge)
         if exact is not None:

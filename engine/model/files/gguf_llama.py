@@ -66,8 +66,8 @@ def _check_kind(source: Path, fields: dict[str, Any]) -> None:
     kind = (fields.get("general.architecture"), fields.get("tokenizer.ggml.pre"))
     if kind != ("llama", _SPLITTING_RULE):
         raise ModelError(
-            f"{source.name} has architecture and tokenizer {kind}, but only "
-            f"('llama', {_SPLITTING_RULE!r}) can be converted. Use a local folder or a hub id."
+            f"{source.name} has the architecture {kind[0]} and the tokenizer {kind[1]}, but only "
+            f"llama with {_SPLITTING_RULE} can be converted. Use a local folder or a hub id."
         )
 
 

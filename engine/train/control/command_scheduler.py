@@ -83,7 +83,7 @@ class OneShotCommands(Protocol):
         """Remember this boundary, to which a dropped step is rewound."""
 
     def rewind(self) -> None:
-        """Undo what the dropped step has changed."""
+        """Drop the step in progress: put model and data back to the boundary of the last `mark`."""
 
 
 class Commands(Protocol):

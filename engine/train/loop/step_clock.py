@@ -35,7 +35,7 @@ class StepClock:
         return self._since_began(self._lapped)
 
     def took_s(self) -> float:
-        """Return the seconds from the start to the end; waits until the device has reached it."""
+        """Return the seconds of the step; waits until the device has reached its end."""
         if self._cuda:
             self._ended.synchronize()
         return self._since_began(self._ended)

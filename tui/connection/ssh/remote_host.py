@@ -39,6 +39,7 @@ _HOST_KEY_REFUSED = re.compile(
 _UNKNOWN_HOST = re.compile(r"Could not resolve hostname|Name or service not known")
 _SSH_FAILED = 255
 _NOT_FOUND = 127
+_NOT_EXECUTABLE = 126
 
 
 class Unreachable(FttuiError):
@@ -134,9 +135,10 @@ class RemoteHost:
         why = f": {stderr}" if stderr else ""
         if code == _SSH_FAILED:
             return self._ssh_failed(stderr, why)
-        if code in (_NOT_FOUND, _NOT_FOUND - 1):
+        if code in (_NOT_FOUND, _NOT_EXECUTABLE):
+            fault = "was not found" if code == _NOT_FOUND else "cannot be executed"
             return NoFttui(
-                f"fttui was not found on {self.host}{why}\ninstall it there, or name its path: "
+                f"fttui {fault} on {self.host}{why}\ninstall it there, or name its path: "
                 "--remote-cmd /path/to/fttui"
             )
         if output:

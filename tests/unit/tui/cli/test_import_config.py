@@ -62,7 +62,7 @@ def test_what_cannot_be_trained_writes_nothing(
 ) -> None:
     other.write_text(OTHER + "deepspeed: zero3.json\n")
     assert main(["import", str(other), "--accept", "-o", "my.yaml"]) == 2
-    assert "deepspeed: zero3.json: training is not sharded" in capsys.readouterr().err
+    assert "deepspeed: zero3.json: fttui does not shard" in capsys.readouterr().err
     assert not Path("my.yaml").exists()
 
 

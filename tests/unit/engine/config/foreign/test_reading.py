@@ -316,3 +316,21 @@ def test_comments_follow_their_keys(tmp_path: Path) -> None:
     lines = written(read(tmp_path, AXOLOTL), "o.yml", text).splitlines()
     assert "  batch: 2  # micro_batch_size | fits the card" in lines
     assert "  lr: 0.0002  # learning_rate | tuned" in lines
+
+
+@pytest.mark.parametrize(
+    ("given", "four_bit", "verdict"),
+    [
+        (True, True, "no effect"),
+        (False, True, "nearly"),
+        (True, False, "dropped"),
+        (False, False, "no effect"),
+    ],
+)
+def test_experts_are_quantized_with_the_model_or_not(
+    tmp_path: Path, given: bool, four_bit: bool, verdict: str
+) -> None:
+    changes = {"load_in_4bit": four_bit, "adapter": "qlora" if four_bit else "lora"}
+    imported = read(tmp_path, {**AXOLOTL, **changes, "quantize_moe_experts": given})
+    (row,) = [row for row in imported.rows if row.key == "quantize_moe_experts"]
+    assert row.verdict == verdict
