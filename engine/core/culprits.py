@@ -26,13 +26,17 @@ RAISED = 4.0
 PART, MOST_PART = 0.1, 0.5
 """Shares of the whole excess: a group that adds less than the first one does not count as raising a
 figure, and one that adds more than the second one always does."""
+REST = 0.3
+"""Share of the excess that may be left when no further sample is found, for the others to count as
+found: a batch can be hard as a whole."""
 FEW = 8
 """Steps from which the noise is estimated; with fewer it is taken for 5 % of the level."""
 
 Verdict = Literal["found", "spread", "together", "unfinished", "interrupted", "not repeated"]
 """found: without the culprits the figures are usual; spread: no sample explains them; together:
-only a group of samples does; unfinished: there are more culprits than tests; interrupted: a command
-ended the search; not repeated: the replay came to other figures than the run."""
+only a group of samples does; unfinished: the figures are raised without the culprits too;
+interrupted: a command ended the search; not repeated: the replay came to other figures than the
+run."""
 
 
 class Figures(NamedTuple):
@@ -156,6 +160,8 @@ def search(samples: Sequence[str], noise: Noise) -> Search:
             if not guilty:
                 failed += 1
                 if failed == ATTEMPTS:
+                    if excess.explained(before):
+                        return _with(result, "found", [])
                     return _with(result, "unfinished" if result.culprits else "together", smallest)
                 rest = [*rest[::2], *rest[1::2]]  # other halves
                 continue
@@ -213,6 +219,8 @@ class _Excess:
     base: tuple[float, float]
     limits: tuple[float, float]
     """Above the base, for the loss and the logarithm of the norm; infinite for one not raised."""
+    whole: tuple[float, float] = (math.inf, math.inf)
+    """How far the step as it was is above the base."""
 
     @classmethod
     def of(cls, whole: Figures, replaced: Figures, noise: Noise) -> _Excess | None:
@@ -223,12 +231,13 @@ class _Excess:
         if not whole.finite:
             return cls(base, (math.inf, math.inf))
         limits = [math.inf, math.inf]
+        above = whole.scaled()[0] - base[0], whole.scaled()[1] - base[1]
         for index, (high, low) in enumerate(zip(whole.scaled(), base, strict=True)):
             if high - low > EVIDENT * noise[index]:
                 whole_excess = high - low
                 limit = max(RAISED * noise[index], PART * whole_excess)
                 limits[index] = min(limit, MOST_PART * whole_excess)
-        return None if min(limits) == math.inf else cls(base, (limits[0], limits[1]))
+        return None if min(limits) == math.inf else cls(base, (limits[0], limits[1]), above)
 
     def raised(self, figures: Figures) -> bool:
         """Return whether these figures are raised."""
@@ -236,6 +245,14 @@ class _Excess:
             value - low > limit
             for value, low, limit in zip(figures.scaled(), self.base, self.limits, strict=True)
         )
+
+    def explained(self, rest: Figures) -> bool:
+        """Return whether little is left of the excess of the figure that was raised most."""
+        if not rest.finite or min(self.limits) == math.inf:
+            return False
+        rows = zip(rest.scaled(), self.base, self.limits, self.whole, strict=True)
+        most = max(rows, key=lambda row: row[3] / row[2])
+        return most[0] - most[1] <= REST * most[3]
 
     def lowered(self, before: Figures, after: Figures) -> bool:
         """Return whether the figures may be lower than before; not finite ones hide it."""

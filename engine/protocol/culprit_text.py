@@ -29,7 +29,8 @@ def culprit_headline(event: CulpritsFound) -> str:
         case "together":
             return f"{step}: no single sample is the cause, but some of them together are"
         case "unfinished":
-            return f"{step}: found {names or 'no sample'} before the search ran out of tests"
+            so_far = f"found {names or 'no sample'} before the search ended"
+            return f"{step}: {so_far}; loss or gradient norm are still raised"
         case _:
             reason = f": {found.reason}" if found.reason else ""
             return f"{step}: the search for culprits ended early ({found.verdict}){reason}"

@@ -316,8 +316,10 @@ class CulpritFinder:
         """Take the figures of the step: this rank's share of the loss, and the gradient norm."""
         now = self._now
         assert now is not None, "a replay is running"
-        shares = [row[0] for row in self._agreement.rows([loss])]
-        figures = Figures(sum(shares) / len(shares), grad_norm)
+        rows = self._agreement.rows([loss, grad_norm])
+        shares = [share for share, _ in rows]
+        # The norm is that of rank 0, so that all ranks decide alike whatever the last bit is.
+        figures = Figures(sum(shares) / len(shares), rows[0][1])
         if not now.testing or now.tests == 0:
             self._compare(now, figures)
         if now.testing and now.result is None:

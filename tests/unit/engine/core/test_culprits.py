@@ -153,3 +153,12 @@ def test_near_the_noise_a_misled_search_tries_other_halves() -> None:
         wrong += named not in ([], ["s11"])
     assert found >= 160
     assert wrong <= 10
+
+
+def test_a_batch_that_is_also_hard_as_a_whole_leaves_its_culprit_found() -> None:
+    def step(present: tuple[str, ...]) -> Figures:
+        return Figures(1 + 5 * ("s3" in present) + len(present) / 16, 0.1)
+
+    result, sizes = play(16, step)
+    assert (result.verdict, [one.id for one in result.culprits]) == ("found", ["s3"])
+    assert len(sizes) <= most_tests(16)
