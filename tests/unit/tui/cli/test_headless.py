@@ -9,6 +9,7 @@ import pytest
 
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.protocol.commands import AddNote, Pause, RunSteps
+from fttui.engine.protocol.culprit_text import culprit_headline
 from fttui.engine.protocol.event_parts import CulpritSearch
 from fttui.engine.protocol.events import (
     AnomalyRaised,
@@ -56,6 +57,7 @@ def said(lines: HeadlessLog, event: AnyEvent, *, step: int = 0, now: float = 0.0
     return list(lines.lines(record, now))
 
 
+SPREAD = CulpritSearch(verdict="spread")
 STEP = StepFinished(loss=2.5, grad_norm=0.75, lr=1e-4, step_s=2.0, tokens_per_s=812.0)
 
 
@@ -109,9 +111,8 @@ def test_a_nan_is_shown_as_one() -> None:
         ),
         (LogEmitted(level="warning", text="careful"), "warning: careful"),
         (
-            CulpritsFound(anomaly="a", anomaly_step=3, search=CulpritSearch(verdict="spread")),
-            "culprits of a: step 3: no sample explains it; with all of them replaced it is about "
-            "the same (report a)",
+            (spread := CulpritsFound(anomaly="a", anomaly_step=3, search=SPREAD)),
+            f"culprits of a: {culprit_headline(spread)} (report a)",
         ),
         (
             RunEnded(state=RunState.FAILED, exit_code=8, error="no room"),
