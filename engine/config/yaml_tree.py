@@ -55,8 +55,10 @@ class Value:
 def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     """Parse a YAML document called `name`; recoverable errors are appended to `problems`.
 
+    An empty text is a value of None.
+
     Raises:
-        ConfigError: The text is not one YAML document, or larger or deeper than any configuration.
+        ConfigError: The text is no valid YAML document, or larger or deeper than a configuration.
     """
     if len(text) > MOST_BYTES:
         raise ConfigError(too_large(name, len(text)))

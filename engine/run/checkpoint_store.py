@@ -104,9 +104,9 @@ class CheckpointStore:
         return self.folder / name
 
     def all(self) -> list[Manifest]:
-        """Return the complete checkpoints, oldest first, without copies.
+        """Return the complete checkpoints, oldest first.
 
-        Unreadable manifests are left out.
+        Folders that a user has copied (see `copies`) and unreadable manifests are left out.
         """
         own = (manifest for folder, manifest in self._manifests() if manifest.name == folder)
         return sorted(own, key=lambda m: (m.number, m.time, m.step))
@@ -223,7 +223,7 @@ class CheckpointStore:
     def remove(self, name: str) -> bool:
         """Remove a checkpoint, its manifest first; return whether it is removed.
 
-        A copy is never removed.
+        A copy that a user made is never removed: False, as for a name that does not exist.
         """
         if all(manifest.name != name for manifest in self.all()):
             return False

@@ -71,7 +71,10 @@ def command_line() -> str:
 
 
 def script_path() -> Path:
-    """Return the script of this process, or the current folder in an interactive session."""
+    """Return the absolute path of `sys.argv[0]`: the script, or the program that runs a notebook.
+
+    At the prompt of Python it is the current folder.
+    """
     return Path(sys.argv[0] or ".").absolute()
 
 

@@ -40,7 +40,7 @@ def _decimals(size: float) -> int:
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """Format as `1.00e-4`, with `digits` decimals and an exponent that is not padded with zeros."""
+    """Format a finite number as `1.00e-4`, with `digits` decimals and an unpadded exponent."""
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 

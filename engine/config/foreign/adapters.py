@@ -54,7 +54,7 @@ def _read_init(draft: Draft) -> None:
         elif init is True:
             draft.same(key, "adapter.init", "default")
         else:
-            draft.refused(key, f"the initial weights {init} are not supported")
+            draft.refused(key, f"adapters with the initial weights {init} are not supported")
 
 
 def read_modules_to_save(draft: Draft, key: str) -> None:

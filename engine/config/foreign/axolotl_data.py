@@ -160,7 +160,7 @@ def _read_special_tokens(draft: Draft) -> None:
     elif set(tokens) <= {"pad_token", "bos_token", "unk_token"}:
         draft.without_effect("special_tokens", "padding is masked; the model's own token serves")
     elif "eos_token" in tokens:
-        reason = "the tokenizer's own end token, and what the chat template writes, are learned"
+        reason = "not used: the tokenizer's end token and what the chat template writes are learned"
         draft.differs("special_tokens", reason)
     else:
         added = [one for value in tokens.values() for one in (listed(value) or [])]

@@ -109,7 +109,7 @@ REFUSED = {
     "deepspeed": "fttui does not shard with DeepSpeed; use one GPU, or train.devices for DDP",
     "fsdp": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
     "fsdp_config": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
-    "parallelism_config": "a model is not split over devices",
+    "parallelism_config": "fttui does not split a model over devices; train.devices copies it",
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }
 

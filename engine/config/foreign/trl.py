@@ -196,7 +196,10 @@ def _read_records(draft: Draft) -> None:
     if draft.get("eos_token") is not None:
         draft.differs("eos_token", "the end of a turn is what the chat template writes")
     if draft.get("auto_insert_empty_system_msg") is not None:
-        draft.without_effect("auto_insert_empty_system_msg", "messages are as in the data")
+        draft.without_effect(
+            "auto_insert_empty_system_msg",
+            "fttui adds no system message; only the chat template may",
+        )
 
 
 def _read_targets(draft: Draft) -> None:

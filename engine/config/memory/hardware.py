@@ -82,7 +82,7 @@ def _processors() -> int:
 
 
 def host_memory() -> HostMemory:
-    """Return the memory of the machine, or of the container if its limit is lower.
+    """Return the memory of the machine, or of the container (cgroup v2) if its limit is lower.
 
     A container counts its file cache as used, but inactive files are released on demand.
     """

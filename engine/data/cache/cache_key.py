@@ -65,7 +65,10 @@ def _files(config: RunConfig, hashes: HashCache) -> Iterator[tuple[str, str]]:
 
 
 def _tokenizer_hash(tokenizer: Any) -> str | None:
-    """Return a hash of a fast tokenizer and its chat template; None if it has its own code."""
+    """Return a hash of a tokenizer and its chat template.
+
+    None if the tokenizer has no fast backend, or code of its own, which could change.
+    """
     kind = type(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or not kind.__module__.startswith("transformers."):

@@ -269,7 +269,10 @@ class _Search:
         return bool(shared.strip()) and without_cut_word(shared, following) == shared
 
     def _closing(self, turn: int, last: PlacedString, end: int) -> tuple[int, bool]:
-        """Return (length of the text that closes a turn, whether it has an end-of-turn token).
+        """Return (length of the text that closes a turn, whether an end of the turn is learned).
+
+        The length is 0 if no closing text is found. An end is a special token, or words that end
+        every turn, in the closing text or in the learned text after `last`.
 
         Args:
             turn: Number of the turn.

@@ -239,7 +239,11 @@ class _Row:
         return tools_of(self.values, self.place, self.rules)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the non-empty texts of a column that holds one text or a list."""
+        """Return the non-empty texts of a column that holds one text, a list, or null.
+
+        Raises:
+            DataError: it holds something else.
+        """
         value = self.values[name]
         many = [value] if isinstance(value, str) or value is None else value
         if not isinstance(many, Sequence):

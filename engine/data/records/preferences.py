@@ -137,9 +137,10 @@ def _sign(value: Any) -> int | None:
 
 
 def _letter(value: Any) -> int | None:
-    """Return the index of the better answer by its letter, such as `a`, `B` or `model_a`.
+    """Return the index of the better answer by its letter or number, such as `B` or `model_a`.
 
-    None for other texts, such as `tie`.
+    The numbers are `1` for the first and `2` for the second answer. None for other texts, such as
+    `tie`, and for values that are no text.
     """
     name = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
     return {"a": 0, "b": 1, "1": 0, "2": 1}.get(name) if isinstance(value, str) else None

@@ -38,7 +38,9 @@ def has_turns(columns: Collection[str]) -> bool:
 def turns_of(
     values: Mapping[str, Any], place: str, rules: MessageRules | None = None
 ) -> Turns | None:
-    """Return the messages of a row; None if its columns hold no conversation.
+    """Return the messages of a row: its conversation, or one question with one answer.
+
+    None if its columns hold neither.
 
     Raises:
         DataError: A message or a role is not understood.

@@ -358,7 +358,7 @@ def read_weights(file: Path) -> dict[str, Tensor]:
 
 
 def read_tensors(file: Path) -> dict[str, Any]:
-    """Read tensors and plain values to the host."""
+    """Read a file of tensors and plain values into host memory."""
     loaded: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     return loaded
 

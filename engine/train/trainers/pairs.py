@@ -77,7 +77,10 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return {} if log_scale is None else {"contrastive.log_scale": log_scale}
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Count the anchors of the step; with GradCache, run the first pass over the step."""
+        """Count the anchors of the step and clear the gradient of a learned temperature.
+
+        With GradCache, the first pass over the step runs here.
+        """
         own = sum(int(batch["pair_count"]) for batch in batches)
         anchors = sum(gather_sizes(own))
         self._scale = self.accelerator.num_processes / max(anchors, 1)

@@ -84,7 +84,7 @@ class ClosedLoop(HfLoop):
         return True
 
     def clip_gradients(self, parameters: Any, max_norm: float, *rest: Any, **named: Any) -> Any:
-        """Clip as the settings say, judge the update, and return the norm before clipping."""
+        """Clip to the limit of the run, check the update, and return the norm before clipping."""
         original, every = self.original["clip_grad_norm_"], list(parameters)
         self._judged_already = True
         return self._judge(lambda limit: original(every, limit, *rest, **named), max_norm)

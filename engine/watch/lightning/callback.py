@@ -53,7 +53,7 @@ class LightningHooks:
         self._tell(lambda run: run.backward_starts(loss))
 
     def on_before_optimizer_step(self, trainer: Any, pl_module: Any, optimizer: Any) -> None:
-        """Judge the update."""
+        """Check loss and gradient norm before the update; a refused one loses its gradients."""
         self._tell(lambda run: run.update_comes())
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:

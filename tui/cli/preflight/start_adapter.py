@@ -108,7 +108,11 @@ def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
 
 
 def _from_hub(wanted: str) -> Path:
-    """Return the cached folder with the configuration of an adapter on the hub."""
+    """Download adapter_config.json of a hub id unless it is cached; return the folder it is in.
+
+    Raises:
+        ModelError: the hub gave no such file.
+    """
     from huggingface_hub import hf_hub_download  # deferred: it is slow to import
 
     from fttui.engine.config.adapter.files import SETTINGS

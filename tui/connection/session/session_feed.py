@@ -51,7 +51,11 @@ class SessionFeed:
         self.merger.last_seq, self.last_crc = position.seq, position.crc
 
     def live(self, payloads: Iterable[bytes]) -> None:
-        """Deliver encoded records of the live stream, as far as no older one is missing."""
+        """Deliver encoded records of the live stream, as far as no older one is missing.
+
+        Records behind a gap wait until it is filled; beyond a limit they are dropped and read from
+        the journal later.
+        """
         self._deliver_records(self.merger.live(payloads))
 
     def history(self, payloads: Iterable[bytes]) -> None:

@@ -119,7 +119,10 @@ class RemoteHost:
 
     @property
     def shell_command(self) -> str:
-        """The command for the login shell of the remote host, valid for sh, csh and fish."""
+        """The command that starts the bridge, which ssh gives to the login shell of the host.
+
+        Without `remote_cmd` it is valid in sh, csh and fish.
+        """
         if self.remote_cmd:
             return f"{self.remote_cmd} bridge"
         return f"exec sh -c '{_BOOTSTRAP}'"
