@@ -26,7 +26,10 @@ class CheckpointsScreen(TableScreen):
     ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
-    HINT = "enter roll back   {checkpoint.save} write   {checkpoint.pin} write pinned   {list.filter} filter"
+    HINT = (
+        "enter roll back   {checkpoint.save} write   {checkpoint.pin} write pinned   "
+        "{list.filter} filter"
+    )
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per checkpoint on disk, newest first, then one per copy of one."""
