@@ -177,6 +177,10 @@ def _hold(old: Any, new: Any, path: str = "") -> None:
             if key not in TIMED + RESTARTED:
                 assert key in new, f"{path}.{key} is gone"
                 _hold(value, new[key], f"{path}.{key}")
+    elif isinstance(old, list):
+        assert len(new) == len(old), path
+        for place, value in enumerate(old):
+            _hold(value, new[place], f"{path}[{place}]")
     else:
         assert new == old, path
 

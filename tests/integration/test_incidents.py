@@ -315,7 +315,7 @@ def test_the_loss_scale_of_half_precision_is_in_every_record(
 def test_recover_without_an_anomaly_is_refused_with_the_reason(tmp_path: Path) -> None:
     played = play(new_run(tmp_path), Script({3: ["recover"]}))
     (failed,) = played.events(CommandFailed)
-    assert "there was no spike" in failed.reason
+    assert "there was no instability" in failed.reason
 
 
 def test_gradients_are_measured_when_asked_for(tmp_path: Path) -> None:

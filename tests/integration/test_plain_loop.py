@@ -97,5 +97,5 @@ def test_a_trainer_without_a_profiler_refuses_a_profile(run: RunDirectory) -> No
 
 
 def test_a_trainer_that_moves_a_position_of_its_own_is_refused(run: RunDirectory) -> None:
-    with pytest.raises(ValueError, match="the position of the event log"):
+    with pytest.raises(ValueError, match="must share the same Position"):
         play_plain(run, make=lambda _: PlainLoop(Position()))

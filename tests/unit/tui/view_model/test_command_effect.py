@@ -33,6 +33,7 @@ EXAMPLES = {
     "checkpoint": ("checkpoint", "done at 3"),
     "rollback": ("rollback last", "done at 3"),
     "recover": ("recover", "done at 3"),
+    "culprit": ("culprit", "done at 3"),
     "gradients": ("gradients", "applied from 4"),
     "profile": ("profile 2", "applied from 4"),
     "eval": ("eval", "done at 3"),

@@ -245,7 +245,7 @@ def test_a_setting_that_cannot_be_applied_changes_nothing() -> None:
     desk = Desk(norms=None)
     desk.send("clip p90")
     assert desk.boundary()
-    assert "no gradient norms" in desk.found(CommandFailed)[0].reason
+    assert "no gradient norm is known yet" in desk.found(CommandFailed)[0].reason
     assert desk.stored == []
 
 
