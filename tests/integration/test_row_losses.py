@@ -22,7 +22,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "packed": {"data__packing": "true"},
     "simctg": {"contrastive__kind": "simctg"},
     "contrastive": {"train__accumulate": 1},
-    "cross accumulation": {"task": "contrastive", "contrastive__cross_accumulation": "true"},
+    "cross accumulation": {"task": "contrastive", "contrastive__cross_accumulation": "on"},
     "dpo": {"preference__ce_weight": 0.5},
     "kto": {},
 }
