@@ -14,6 +14,7 @@ import yaml
 
 from ..errors import ConfigError
 from .checks import Problem, check_config, files_of_pattern, is_pattern, require
+from .checks.quarantine import read_ids, why_not_listed
 from .earlier import read_as_before
 from .foreign.reading import hint_of
 from .messages import (
@@ -26,7 +27,6 @@ from .messages import (
     suggest_value,
 )
 from .model_files import is_template_text
-from .quarantine import read_ids, why_not_listed
 from .schema import DataSource, RunConfig, Section
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 

@@ -11,7 +11,7 @@ import msgspec
 
 from ..config.schema import ModelConfig
 from ..protocol.codec import without_surrogates
-from ..protocol.data_messages import AnyDataMessage, ReadingProgress
+from ..protocol.data.messages import AnyDataMessage, ReadingProgress
 
 _PROGRESS_EVERY_S = 0.1
 

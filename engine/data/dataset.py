@@ -11,7 +11,7 @@ from ..config.data_reasons import EVERYTHING
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import DataError
-from ..protocol.data_sample import SampleRecord
+from ..protocol.data.sample import SampleRecord
 from .batches.leave_out import LeaveOut
 from .batches.sampler import Mix, ranges_of
 from .cache.hashes import file_hashes

@@ -18,7 +18,7 @@ from ..config.load import parse_resolved
 from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from ..config.tasks import FORMATS_OF
 from ..errors import DataError, FttuiError, ModelError
-from ..protocol.data_messages import DataLine, DataRefused, DataSummary, Lengths
+from ..protocol.data.messages import DataLine, DataRefused, DataSummary, Lengths
 from .channel import Channel, without_torch
 from .findings import Findings
 from .reading import Progress, note_nan_labels, records_of

@@ -11,7 +11,7 @@ from ..config.memory.contrastive_candidates import hard_negatives_used
 from ..config.schema import RunConfig
 from ..config.tasks import SCORED_KINDS
 from ..errors import DataError
-from ..protocol.data_sample import SampleRecord
+from ..protocol.data.sample import SampleRecord
 from .findings import Findings
 from .reading import Progress, SourceRecords, SourceSummary
 from .records.formats import Record

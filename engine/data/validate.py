@@ -19,13 +19,13 @@ from ..config.memory.planning import settings_of
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import FttuiError, ModelError, SourceUnreachable
-from ..protocol.data_messages import (
+from ..protocol.data.messages import (
     AnyDataMessage,
     DataLine,
     DataRefused,
     ShownRecords,
 )
-from ..protocol.data_sample import SampleRecord
+from ..protocol.data.sample import SampleRecord
 from .cache.token_cache import TokenCache
 from .channel import Channel, without_torch
 from .dataset import ExampleSets, examine_examples, examine_stream, read_all

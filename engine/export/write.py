@@ -19,8 +19,8 @@ from transformers import AutoConfig
 from transformers.utils import logging
 
 from ..config.adapter.files import merged_base
+from ..config.checks.quarantine import ids_as_text
 from ..config.load import dump_config
-from ..config.quarantine import ids_as_text
 from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from .commands import AnyCommand
-from .data_sample import SampleRecord
+from .data.sample import SampleRecord
 from .states import RunState
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..protocol.data_sample import DataSample, SampleRecord
+from ..protocol.data.sample import DataSample, SampleRecord
 from .folder.open_folder import read_plain
 from .run_dir import RunDirectory
 

@@ -19,7 +19,7 @@ from rich.text import Text
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data.validate import check_data
 from fttui.engine.model.tokenizer import load_tokenizer
-from fttui.engine.protocol.data_messages import DataLine, ShownRecords
+from fttui.engine.protocol.data.messages import DataLine, ShownRecords
 from fttui.tui.cli.data_check.text import record_text
 
 WIDTH = 92

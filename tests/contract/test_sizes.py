@@ -1,14 +1,15 @@
-"""Size bars: small functions, small modules."""
+"""Size bars: small functions, small modules, small packages."""
 
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MEDIAN, P90, LONGEST, MODULE = 9, 30, 60, 500
+MEDIAN, P90, LONGEST, MODULE, PACKAGE = 9, 30, 60, 500, 14
 
 
 def modules(package: str) -> list[Path]:
@@ -39,3 +40,9 @@ def test_functions_are_short(package: str) -> None:
 def test_modules_are_short(package: str) -> None:
     sizes = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in modules(package)}
     assert {str(f.relative_to(ROOT)): n for f, n in sizes.items() if n > MODULE} == {}
+
+
+@pytest.mark.parametrize("package", ["engine", "tui"])
+def test_packages_hold_few_modules_side_by_side(package: str) -> None:
+    inside = Counter(file.parent for file in modules(package) if file.name != "__init__.py")
+    assert {str(f.relative_to(ROOT)): n for f, n in inside.items() if n > PACKAGE} == {}

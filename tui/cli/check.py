@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.data_messages import ShownRecords
+from fttui.engine.protocol.data.messages import ShownRecords
 from fttui.engine.run.run_dir import require_runs_folder, runs_root
 
 from .options import Commands, add_runs_dir, say

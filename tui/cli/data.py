@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from fttui.engine.errors import DataError
-from fttui.engine.protocol.data_messages import DataLine, DataSummary, Lengths
+from fttui.engine.protocol.data.messages import DataLine, DataSummary, Lengths
 
 from ..text.format import clip_to, plural
 from .options import Commands, say, say_json, warn

@@ -18,12 +18,12 @@ from . import (
     doctor,
     execute,
     export,
-    import_config,
     ls,
     run,
 )
 from .options import Parser, say, warn
 from .output import escaped_output
+from .preflight import import_config
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130

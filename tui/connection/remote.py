@@ -15,7 +15,7 @@ from contextlib import suppress
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.codec import PROTOCOL_VERSION
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.requests import (
     ClientMessage,
     ConfigTexts,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from fttui.engine.protocol.commands import AnyCommand
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.requests import Beat, ConfigTexts
 

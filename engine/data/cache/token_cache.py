@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from ...config.schema import RunConfig
-from ...protocol.data_sample import SampleRecord
+from ...protocol.data.sample import SampleRecord
 from ...run.files import free_bytes
 from ...run.identity.hash_cache import HashCache
 from ...run.journal import frame, valid_frames

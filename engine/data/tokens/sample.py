@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from ...protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
+from ...protocol.data.sample import SampleRecord, SampleSpan, SampleText, SampleToken
 from ..findings import Findings
 from ..records.formats import Record, place_of
 from .examples import (

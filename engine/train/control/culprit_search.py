@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ...core.culprits import (
+from ...core.replay.culprits import (
     Figures,
     Noise,
     Search,
@@ -25,7 +25,7 @@ from ...core.culprits import (
     most_tests,
     search,
 )
-from ...core.replay_plan import PlannedStep, ReplayPlan, Unrepeatable, plan_replay
+from ...core.replay.replay_plan import PlannedStep, ReplayPlan, Unrepeatable, plan_replay
 from ...data.batches.batch_source import BatchSource, HeldPlace
 from ...data.tokens.examples import Example, PackedExample
 from ...errors import CheckpointError, TrainingFailed

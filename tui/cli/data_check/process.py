@@ -11,7 +11,7 @@ from typing import TextIO
 import msgspec
 
 from fttui.engine.errors import ConfigError, DataError, FttuiError, ModelError
-from fttui.engine.protocol.data_messages import (
+from fttui.engine.protocol.data.messages import (
     AnyDataMessage,
     DataLine,
     DataRefused,

@@ -16,7 +16,7 @@ from ..output import styled
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from fttui.engine.protocol.data_sample import SampleRecord, SampleText
+    from fttui.engine.protocol.data.sample import SampleRecord, SampleText
 
 LEARNED = "bold green"
 OTHER = "dim"

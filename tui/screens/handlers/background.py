@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fttui.engine.errors import EngineGone, FttuiError
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 from fttui.engine.run.data_sample import read_sample

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 
 from ...view_model.app_state import AppState
 from ...widgets.table import TableRow, cell, one_line

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from textual.content import Content
 
-from fttui.engine.protocol.data_sample import SampleRecord
+from fttui.engine.protocol.data.sample import SampleRecord
 
 from ...actions import key_of
 from ...dialogs.command_cost import given_up

@@ -5,7 +5,7 @@ import io
 import msgspec
 
 from fttui.engine.data.channel import Channel
-from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, DataSummary
+from fttui.engine.protocol.data.messages import AnyDataMessage, DataLine, DataSummary
 
 
 def test_text_that_is_not_unicode_is_written_as_escapes() -> None:

@@ -14,7 +14,7 @@ from fttui.engine.config.load import dump_config, load_config
 from fttui.engine.data import summary as summarizing
 from fttui.engine.data.summary import summarize
 from fttui.engine.errors import DataError
-from fttui.engine.protocol.data_messages import AnyDataMessage, DataRefused, DataSummary, Lengths
+from fttui.engine.protocol.data.messages import AnyDataMessage, DataRefused, DataSummary, Lengths
 from tests.support.tiny import tiny_llama
 from tests.support.tokenizer import tiny_tokenizer
 

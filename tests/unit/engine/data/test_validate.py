@@ -13,7 +13,7 @@ from fttui.engine.config.schema import DataSource, RunConfig
 from fttui.engine.data import validate
 from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
 from fttui.engine.errors import ConfigError, DataError, ModelError
-from fttui.engine.protocol.data_messages import (
+from fttui.engine.protocol.data.messages import (
     AnyDataMessage,
     DataLine,
     DataRefused,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import msgspec
 
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText
 from fttui.engine.run.data_sample import MOST_BYTES, read_sample, write_sample
 from fttui.engine.run.run_dir import RunDirectory
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from fttui.engine.protocol.codec import encode
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText
 from fttui.engine.run.data_sample import write_sample
 from fttui.engine.run.journal import MAGIC, frame
 from fttui.engine.run.run_dir import Identity, RunDirectory

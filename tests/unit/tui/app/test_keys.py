@@ -28,7 +28,7 @@ from fttui.engine.protocol.commands import (
     SkipBatches,
     Stop,
 )
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText
 from fttui.engine.protocol.events import DataFinding, DataFindingsChanged, StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, DataSummary, Lengths
+from fttui.engine.protocol.data.messages import AnyDataMessage, DataLine, DataSummary, Lengths
 from fttui.engine.protocol.events import DataFinding
 from fttui.tui.cli.data_check import process as data_process
 from fttui.tui.cli.main import main

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText
 from fttui.engine.protocol.events import Record
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli import attach, main

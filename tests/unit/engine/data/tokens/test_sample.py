@@ -19,7 +19,7 @@ from fttui.engine.data.tokenized import learner
 from fttui.engine.data.tokens.examples import Example
 from fttui.engine.data.tokens.sample import sample_records
 from fttui.engine.data.tokens.tokenize import TokenizeOptions
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan
 from tests.support.tokenizer import tiny_tokenizer
 
 TURNS = ({"role": "user", "content": "Hi"}, {"role": "assistant", "content": "é\n  日"})

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fttui.engine.errors import ConfigError, DataError
-from fttui.engine.protocol.data_messages import AnyDataMessage, DataLine, ReadingProgress
-from fttui.engine.protocol.data_sample import SampleRecord, SampleSpan, SampleText, SampleToken
+from fttui.engine.protocol.data.messages import AnyDataMessage, DataLine, ReadingProgress
+from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText, SampleToken
 from fttui.tui.cli.data_check.process import ProgressLine, data_messages, print_lines
 from fttui.tui.cli.data_check.text import print_record, record_text
 from tests.unit.tui.text.test_control_characters import HOSTILE, unsafe

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 import msgspec
 
-from ..protocol.commands import SkipBatches
-from ..protocol.culprit_text import SEARCHED
-from ..protocol.events import (
+from ...protocol.commands import SkipBatches
+from ...protocol.culprit_text import SEARCHED
+from ...protocol.events import (
     AnomalyRaised,
     AnyEvent,
     CheckpointSaved,
@@ -23,7 +23,7 @@ from ..protocol.events import (
     RunStarted,
     StepFinished,
 )
-from .anomaly import INFO
+from ..anomaly import INFO
 from .culprits import Figures, Noise
 
 NOISE_STEPS = 20

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fttui.engine.config.checks.quarantine import ids_as_text, read_ids
 from fttui.engine.config.load import load_config, parse_resolved
-from fttui.engine.config.quarantine import ids_as_text, read_ids
 from fttui.engine.errors import ConfigError
 
 CONFIG = """

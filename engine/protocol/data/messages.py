@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
-from .data_sample import SampleRecord
-from .events import DataFinding
+from ..events import DataFinding
+from .sample import SampleRecord
 
 
 class DataMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):

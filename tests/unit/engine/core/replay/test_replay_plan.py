@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from fttui.engine.core.replay_plan import ReplayPlan, Unrepeatable, plan_replay
+from fttui.engine.core.replay.replay_plan import ReplayPlan, Unrepeatable, plan_replay
 from fttui.engine.protocol.commands import Quarantine, SkipBatches
 from fttui.engine.protocol.events import (
     AnomalyRaised,

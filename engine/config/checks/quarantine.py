@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..protocol.settings import MOST_QUARANTINED
+from ...protocol.settings import MOST_QUARANTINED
 
 _MOST_BYTES = 1_000_000
 

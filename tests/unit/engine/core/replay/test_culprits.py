@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.core.culprits import (
+from fttui.engine.core.replay.culprits import (
     Figures,
     Noise,
     SearchResult,

@@ -14,10 +14,10 @@ from fttui.engine.config.foreign.writing import written
 from fttui.engine.config.load import load_config, parse_override, read_config
 from fttui.engine.errors import ConfigError
 
-from ..text.format import plural
-from .check import check_configuration
-from .options import Commands, say
-from .preflight.training_packages import unusable
+from ...text.format import plural
+from ..check import check_configuration
+from ..options import Commands, say
+from .training_packages import unusable
 
 _ORDER: tuple[Verdict, ...] = ("refused", "dropped", "nearly", "same", "no effect")
 

@@ -1,0 +1,1 @@
+"""What the check and the sample of the data say to the app and the command line."""
