@@ -8,9 +8,9 @@ from typing import Any
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .axolotl_data import read_datasets
 from .draft import Draft, Imported, number, truth
+from .intervals import leave_out_evaluations, read_held_out
 from .trainer_keys import (
     TrainerDefaults,
-    leave_out_evaluations,
     read_groups,
     read_rest,
     read_trainer,
@@ -349,19 +349,7 @@ def _read_sizes(draft: Draft) -> None:
             "batch_size", "micro_batch_size and gradient_accumulation_steps decide it"
         )
     if not draft.get("test_datasets"):
-        _read_held_out(draft)
-
-
-def _read_held_out(draft: Draft) -> None:
-    """Read the share of the data that is held out for evaluations."""
-    held_out = number(draft.get("val_set_size", 0))
-    if held_out > 1:
-        reason = "fttui holds out a share and no number of records, so it is 2 %"
-        draft.nearly("val_set_size", "data.eval_fraction", 0.02, reason)
-    elif draft.get("val_set_size") is not None:
-        draft.same("val_set_size", "data.eval_fraction", float(held_out))
-    else:
-        draft.default("data.eval_fraction", 0.0, f"default of {TOOL}")
+        read_held_out(draft, "val_set_size", TOOL)
 
 
 def _read_intervals(draft: Draft) -> None:

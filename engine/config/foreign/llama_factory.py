@@ -7,11 +7,11 @@ from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, number, truth
+from .intervals import leave_out_evaluations, read_held_out
 from .llama_factory_data import read_datasets
 from .templates import OWN_TEMPLATES, template_for
 from .trainer_keys import (
     TrainerDefaults,
-    leave_out_evaluations,
     read_groups,
     read_rest,
     read_trainer,
@@ -98,7 +98,8 @@ def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folde
     read_datasets(draft, table, folder)
     _read_sizes(draft)
     _read_records(draft)
-    _read_held_out(draft)
+    if "data.eval" not in draft.values:
+        read_held_out(draft, "val_size", TOOL)
     read_groups(draft, REFUSED, WITHOUT_EFFECT)
     read_trainer(draft, DEFAULTS)
     leave_out_evaluations(draft)
@@ -256,17 +257,3 @@ def _read_template(draft: Draft) -> None:
         draft.same("template", "data.template", template_for(name))
     elif name is not None:
         draft.differs("template", "the template of the model's tokenizer is used")
-
-
-def _read_held_out(draft: Draft) -> None:
-    """Read the share of the data that is held out for evaluations."""
-    held_out = number(draft.get("val_size", 0))
-    if "data.eval" in draft.values:
-        return
-    if held_out > 1:
-        reason = "fttui holds out a share and no number of records, so it is 2 %"
-        draft.nearly("val_size", "data.eval_fraction", 0.02, reason)
-    elif draft.get("val_size") is not None:
-        draft.same("val_size", "data.eval_fraction", float(held_out))
-    else:
-        draft.default("data.eval_fraction", 0.0, f"default of {TOOL}")

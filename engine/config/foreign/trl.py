@@ -7,9 +7,9 @@ from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, number, truth
+from .intervals import leave_out_evaluations
 from .trainer_keys import (
     TrainerDefaults,
-    leave_out_evaluations,
     read_groups,
     read_rest,
     read_trainer,

@@ -334,3 +334,13 @@ def test_experts_are_quantized_with_the_model_or_not(
     imported = read(tmp_path, {**AXOLOTL, **changes, "quantize_moe_experts": given})
     (row,) = [row for row in imported.rows if row.key == "quantize_moe_experts"]
     assert row.verdict == verdict
+
+
+@pytest.mark.parametrize(("base", "key"), [(AXOLOTL, "val_set_size"), (LLAMA_FACTORY, "val_size")])
+def test_a_number_of_records_becomes_a_share_and_says_so(
+    tmp_path: Path, base: dict[str, Any], key: str
+) -> None:
+    for count in (1, 200):
+        imported = read(tmp_path, {**base, key: count})
+        assert imported.values["data.eval_fraction"] == 0.02
+        assert key in [row.key for row in imported.of("nearly")]

@@ -1,0 +1,116 @@
+"""When evaluations run and checkpoints are written, and what data are held out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .draft import Draft, number
+
+
+def read_held_out(draft: Draft, key: str, tool: str) -> None:
+    """Read the share of the data that is held out for evaluations.
+
+    Args:
+        draft: the configuration that is read.
+        key: name of the share in the other tool, where 1 and more are a number of records.
+        tool: name of the tool, which holds out nothing by default.
+    """
+    held_out = number(draft.get(key, 0))
+    if held_out >= 1:
+        reason = "fttui holds out a share and no number of records, so it is 2 %"
+        draft.nearly(key, "data.eval_fraction", 0.02, reason)
+    elif draft.get(key) is not None:
+        draft.same(key, "data.eval_fraction", float(held_out))
+    else:
+        draft.default("data.eval_fraction", 0.0, f"default of {tool}")
+
+
+def leave_out_evaluations(draft: Draft) -> None:
+    """Leave evaluations out if there are no data for them, which the other tools skip silently."""
+    if draft.values.get("data.eval_fraction") or "data.eval" in draft.values:
+        return
+    for path in ("eval.per_epoch", "eval.at_start", "train.early_stop", "checkpoint.best"):
+        draft.values.pop(path, None)
+    draft.values["eval.every"] = 0
+    draft.notes["eval.every"] = "there are no data for evaluations"
+
+
+def read_evaluations(draft: Draft) -> None:
+    """Read when evaluations run; without a strategy there are none."""
+    key = next(
+        (k for k in ("eval_strategy", "evaluation_strategy") if draft.get(k) is not None), ""
+    )
+    strategy, steps = draft.get(key) if key else None, draft.get("eval_steps")
+    if strategy == "epoch":
+        draft.same(key, "eval.per_epoch", 1)
+    elif strategy == "steps" or (strategy is None and steps):
+        _read_interval(draft, "eval", "eval_steps", steps or draft.get("logging_steps") or 500)
+        if key:
+            draft.without_effect(key, "eval_steps decides when evaluations run")
+    elif key:
+        draft.same(key, "eval.every", 0)
+    for other in ("do_eval", "eval_on_start"):
+        if draft.get(other) is None:
+            continue
+        if other == "eval_on_start" and draft.has(other):
+            draft.same(other, "eval.at_start", True)
+        else:
+            draft.without_effect(other, "evaluations run as eval.every says")
+    if draft.get("eval_steps") is not None and "eval_steps" in draft.unread():
+        draft.without_effect("eval_steps", "the strategy decides when evaluations run")
+
+
+def read_checkpoints(draft: Draft) -> None:
+    """Read when checkpoints are written, and how many are kept."""
+    strategy, steps = draft.get("save_strategy"), draft.get("save_steps")
+    if strategy in ("epoch", "no", "best"):
+        values = {"epoch": ("checkpoint.per_epoch", 1), "no": ("checkpoint.every", 0)}
+        path, value = values.get(strategy, ("checkpoint.best", "loss"))
+        draft.same("save_strategy", path, value)
+        if steps is not None:
+            draft.without_effect("save_steps", "save_strategy decides when checkpoints are written")
+    elif strategy == "steps" or steps is not None:
+        _read_interval(draft, "checkpoint", "save_steps", steps or 500)
+        if strategy is not None:
+            draft.without_effect("save_strategy", "save_steps decides when checkpoints are written")
+    if draft.get("save_total_limit") is not None:
+        draft.same(
+            "save_total_limit", "checkpoint.keep", int(number(draft.get("save_total_limit")))
+        )
+    _read_best(draft)
+
+
+def _read_best(draft: Draft) -> None:
+    metric = str(draft.get("metric_for_best_model") or "loss").removeprefix("eval_")
+    if draft.has("load_best_model_at_end") or draft.has("early_stopping_patience"):
+        if metric != "loss":
+            draft.dropped("metric_for_best_model", f"{metric} is not measured; the loss is used")
+        elif draft.get("metric_for_best_model") is not None:
+            draft.same("metric_for_best_model", "checkpoint.best", "loss")
+        if draft.get("load_best_model_at_end") is not None:
+            reason = "the best checkpoint is kept; export it with STEP best"
+            draft.nearly("load_best_model_at_end", "checkpoint.best", "loss", reason)
+    for key in ("early_stopping_patience", "early_stopping_steps"):
+        if draft.has(key):
+            patience = int(number(draft.get(key)))
+            draft.same(key, "train.early_stop", {"metric": "loss", "patience": patience})
+    for key in ("load_best_model_at_end", "metric_for_best_model", "greater_is_better"):
+        if key in draft.unread():
+            draft.without_effect(key, "no best checkpoint is asked for")
+
+
+def _read_interval(draft: Draft, section: str, key: str, value: Any) -> None:
+    """Read an interval in steps; below 1 it is a share of all steps."""
+    every = number(value)
+    if every >= 1:
+        path, found = f"{section}.every", int(every)
+        if draft.get(key) is None:
+            draft.default(path, found, "default interval")
+        else:
+            draft.same(key, path, found)
+        return
+    if "train.steps" in draft.values:
+        draft.same(key, f"{section}.every", max(1, round(every * draft.values["train.steps"])))
+    else:
+        per_epoch = 1 / (every * draft.values["train.epochs"])
+        draft.same(key, f"{section}.per_epoch", per_epoch)
