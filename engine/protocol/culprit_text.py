@@ -22,9 +22,9 @@ def culprit_headline(event: CulpritsFound) -> str:
     names = ", ".join(one.id for one in found.culprits)
     match found.verdict:
         case "found":
-            return f"{step}: without {names} its loss and gradient norm are as usual"
+            return f"{step}: without {names} most of the rise of its loss and gradient norm is gone"
         case "spread":
-            unchanged = "with all of them replaced, loss and norm are about as high"
+            unchanged = "with all of them replaced, loss and norm change too little"
             return f"{step}: no sample is the cause; {unchanged}"
         case "together":
             return f"{step}: no single sample is the cause, but some of them together are"

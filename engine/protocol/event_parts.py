@@ -1,4 +1,4 @@
-"""Parts of events: a recommended command, the norms of a module."""
+"""Parts of events: recommended commands, norms of modules, profiles, culprits."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
     culprits: list[Culprit] = []
     """The samples that raise the figures, the one with the largest share first."""
     group: list[str] = []
-    """Ids of the smallest group that raises the figures, if no sample alone does."""
+    """Ids of the smallest group known to raise the figures beside the culprits, if one is left."""
     difference: float = 0.0
     """Largest relative difference of a repeated step from the run; 0 if all were exact."""
     in_batch_negatives: bool = False

@@ -7,10 +7,11 @@ from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .axolotl_data import read_datasets
-from .draft import Draft, Imported, number, truth
+from .draft import Draft, Imported, keys_by_reason, number, truth
 from .intervals import leave_out_evaluations, read_held_out
 from .trainer_keys import (
     TrainerDefaults,
+    read_changing,
     read_groups,
     read_rest,
     read_trainer,
@@ -30,88 +31,67 @@ DEFAULTS = TrainerDefaults(
     optimizer_key="optimizer",
     schedule_key="lr_scheduler",
 )
-_SPEED = "a faster kernel with the same result up to rounding"
-_LOADING = "how the model or tokenizer is loaded; transformers decides by the model"
-_TRACKING = "what is logged; fttui logs every step"
-WITHOUT_EFFECT = {
-    **dict.fromkeys(
-        (
-            *(
-                "plugins",
-                "liger_rope",
-                "liger_rms_norm",
-                "liger_glu_activation",
-                "liger_layer_norm",
-            ),
-            *("liger_fused_linear_cross_entropy", "liger_cross_entropy", "liger_rms_norm_gated"),
-            *("cut_cross_entropy", "lora_mlp_kernel", "lora_qkv_kernel", "lora_o_kernel"),
-            *("lora_embedding_kernel", "unsloth_lora_mlp", "use_kernels", "use_scattermoe"),
-            *(
-                "use_sonicmoe",
-                "experts_implementation",
-                "flash_attn_cross_entropy",
-                "fused_attn_kernel",
-            ),
-            *("flash_attn_rms_norm", "flash_attn_fuse_mlp", "flash_attn_fuse_qkv", "flash_optimum"),
-            *("flex_attn_compile_kwargs", "gemma4_hybrid_attn_impl", "torch_compile", "tiled_mlp"),
-            *("torch_compile_mode", "sdp_attention", "xformers_attention", "sage_attention"),
-            *("flex_attention", "s2_attention", "use_glm_dsa_kernels", "use_dsv4_kernels"),
-        ),
-        _SPEED,
-    ),
-    **dict.fromkeys(
-        (
-            *(
-                "model_type",
-                "tokenizer_type",
-                "tokenizer_use_fast",
-                "tokenizer_legacy",
-                "device_map",
-            ),
-            *("is_llama_derived_model", "is_mistral_derived_model", "is_falcon_derived_model"),
-            *("tokenizer_use_mistral_common", "low_cpu_mem_usage", "cls_model_config", "strict"),
-            *(
-                "hf_use_auth_token",
-                "base_model_ignore_patterns",
-                "experimental_skip_move_to_device",
-            ),
-            *("resize_token_embeddings_to_32x", "shrink_embeddings", "lora_fan_in_fan_out"),
-            *("dataset_prepared_path", "dataset_processes", "dataset_keep_in_memory", "test_value"),
-            *("shuffle_merged_datasets", "pad_to_sequence_len", "eval_sample_packing"),
-            *("sample_packing_group_size", "sample_packing_bin_size", "min_sample_len", "ddp"),
-            *("sample_packing_eff_est", "total_num_tokens", "bf16_full", "bfloat16_full"),
-            *("streaming_multipack_buffer_size", "float32", "llama4_linearized_experts"),
-        ),
-        _LOADING,
-    ),
-    **dict.fromkeys(
-        (
-            *("wandb_project", "wandb_entity", "wandb_watch", "wandb_name", "wandb_run_id"),
-            *("wandb_log_model", "wandb_mode", "use_wandb", "use_mlflow", "mlflow_tracking_uri"),
-            *("mlflow_experiment_name", "mlflow_run_name", "hf_mlflow_log_artifacts", "use_comet"),
-            *(
-                "comet_project_name",
-                "use_tensorboard",
-                "use_swanlab",
-                "swanlab_project",
-                "swanlab_mode",
-            ),
-            *("swanlab_experiment_name", "swanlab_description", "swanlab_log_completions"),
-            *(
-                "swanlab_completion_log_interval",
-                "swanlab_completion_max_buffer",
-                "swanlab_workspace",
-            ),
-            *("swanlab_log_model", "use_otel_metrics", "otel_metrics_host", "otel_metrics_port"),
-            *("use_trackio", "loss_watchdog_threshold", "loss_watchdog_patience", "profiler_steps"),
-            *("eval_table_size", "eval_max_new_tokens", "eval_causal_lm_metrics", "do_bench_eval"),
-            *("do_causal_lm_eval", "gc_steps", "unsloth_cross_entropy_loss", "use_ray"),
-            *("ray_num_workers", "ray_run_name", "resources_per_worker"),
-        ),
-        _TRACKING,
-    ),
+WITHOUT_EFFECT = keys_by_reason(
+    {
+        "a faster kernel with the same result up to rounding": """
+            liger_rope liger_rms_norm liger_glu_activation liger_layer_norm
+            liger_fused_linear_cross_entropy liger_cross_entropy
+            liger_rms_norm_gated cut_cross_entropy lora_mlp_kernel lora_qkv_kernel
+            lora_o_kernel lora_embedding_kernel unsloth_lora_mlp use_kernels
+            use_scattermoe use_sonicmoe experts_implementation
+            flash_attn_cross_entropy fused_attn_kernel flash_attn_rms_norm
+            flash_attn_fuse_mlp flash_attn_fuse_qkv flash_optimum
+            flex_attn_compile_kwargs gemma4_hybrid_attn_impl torch_compile tiled_mlp
+            torch_compile_mode sdp_attention xformers_attention sage_attention
+            flex_attention use_glm_dsa_kernels use_dsv4_kernels
+        """,
+        "how the model or tokenizer is loaded; transformers decides by the model": """
+            model_type tokenizer_type tokenizer_use_fast tokenizer_legacy device_map
+            is_llama_derived_model is_mistral_derived_model is_falcon_derived_model
+            tokenizer_use_mistral_common low_cpu_mem_usage cls_model_config strict
+            hf_use_auth_token base_model_ignore_patterns
+            experimental_skip_move_to_device resize_token_embeddings_to_32x
+            shrink_embeddings lora_fan_in_fan_out dataset_prepared_path
+            dataset_processes dataset_keep_in_memory test_value ddp
+            llama4_linearized_experts
+        """,
+        "what is logged; fttui logs every step": """
+            wandb_project wandb_entity wandb_watch wandb_name wandb_run_id
+            wandb_log_model wandb_mode use_wandb use_mlflow mlflow_tracking_uri
+            mlflow_experiment_name mlflow_run_name hf_mlflow_log_artifacts use_comet
+            comet_project_name use_tensorboard use_swanlab swanlab_project
+            swanlab_mode swanlab_experiment_name swanlab_description
+            swanlab_log_completions swanlab_completion_log_interval
+            swanlab_completion_max_buffer swanlab_workspace swanlab_log_model
+            use_otel_metrics otel_metrics_host otel_metrics_port use_trackio
+            profiler_steps eval_table_size eval_max_new_tokens
+            eval_causal_lm_metrics do_bench_eval do_causal_lm_eval gc_steps
+            unsloth_cross_entropy_loss
+        """,
+        "how batches are padded, packed and shuffled; fttui does it in its own way": """
+            pad_to_sequence_len eval_sample_packing sample_packing_group_size
+            sample_packing_bin_size sample_packing_eff_est total_num_tokens
+            streaming_multipack_buffer_size shuffle_merged_datasets
+        """,
+        "how processes are started": """
+            use_ray ray_num_workers ray_run_name resources_per_worker
+        """,
+    }
+)
+NEARLY = {
+    "loss_watchdog_threshold": "the run is not stopped at a loss; fttui raises its own alerts",
+    "loss_watchdog_patience": "the run is not stopped at a loss; fttui raises its own alerts",
+    "bf16_full": "adapters are in train.adapter_precision",
+    "bfloat16_full": "adapters are in train.adapter_precision",
 }
+DROPPED = {
+    "min_sample_len": "short records are kept",
+    "float32": "set model.precision: fp32 to compute in it",
+}
+_HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab")
+"""Words in the names of plugins that only make training faster or log it."""
 REFUSED = {
+    "s2_attention": "shifted sparse attention is not supported",
     "processor_type": "images, audio and video are not trained on",
     "reward_model": "reward models are not trained",
     "process_reward_model": "reward models are not trained",
@@ -122,7 +102,7 @@ REFUSED = {
     "jagged_restart_steps": "restarts of the schedule are not supported",
     "gptq": "a GPTQ base is not trained",
     "lisa_n_layers": "LISA is not supported",
-    "lora_target_parameters": "experts that are one tensor get no adapters",
+    "lora_target_parameters": "LoRA on the parameters of experts in one tensor is not supported",
     "llmcompressor": "sparse training is not supported",
     "peft_layers_to_transform": "name the layers in adapter.targets as a regular expression",
     "loraplus_lr_group": "groups of learning rates beside LoRA+ are not supported",
@@ -159,10 +139,23 @@ def read_axolotl(given: Mapping[str, Any]) -> Imported:
     read_datasets(draft)
     _read_sizes(draft)
     read_groups(draft, _refused(draft), WITHOUT_EFFECT)
+    read_changing(draft, NEARLY, DROPPED)
+    _read_plugins(draft)
     read_trainer(draft, DEFAULTS)
     _read_intervals(draft)
     read_rest(draft)
     return Imported(TOOL, tuple(draft.rows), draft.values, draft.notes)
+
+
+def _read_plugins(draft: Draft) -> None:
+    names = listed(draft.get("plugins"))
+    other = [name for name in names if not any(word in name for word in _HARMLESS)]
+    if other:
+        draft.dropped("plugins", f"fttui does not run {', '.join(other)}")
+    elif names:
+        draft.without_effect(
+            "plugins", "faster kernels with the same result up to rounding, or logging"
+        )
 
 
 def _refused(draft: Draft) -> dict[str, str]:
@@ -265,7 +258,7 @@ def _read_stored_form(draft: Draft) -> None:
     key, options = "model_quantization_config", "model_quantization_config_kwargs"
     dequantized = truth((draft.get(options) or {}).get("dequantize"))
     if draft.has(key) and not dequantized:
-        draft.refused(key, "a base that stays in this form is not trained")
+        draft.refused(key, "a base in this form is trained only with dequantize: true")
     elif draft.has(key):
         draft.same(key, "model.quantize", "none")
     draft.read_with(options, key)
@@ -359,7 +352,8 @@ def _read_intervals(draft: Draft) -> None:
         if value is None:
             continue
         if streamed and number(value) > 0:
-            draft.without_effect(key, f"streamed data have no known epochs; set {section}.every")
+            reason = f"the length of an epoch of streamed data is unknown; set {section}.every"
+            draft.dropped(key, reason)
             continue
         if number(value) <= 0:
             draft.same(key, f"{section}.every", 0)

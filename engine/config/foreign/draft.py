@@ -76,11 +76,11 @@ class Draft:
         """Note a key that fttui obeys without a key of its own, except for what the reason says."""
         self._note(key, "nearly", reason)
 
-    def default(self, path: str, value: Any, why: str) -> None:
+    def default(self, path: str, value: Any, why: str, verdict: Verdict = "same") -> None:
         """Set a key of fttui to what the other tool does when its key is not given."""
         self.values[path] = value
         self.notes[path] = why
-        self.rows.append(KeyOutcome("", "", "same", _pair(path, value), why))
+        self.rows.append(KeyOutcome("", "", verdict, _pair(path, value), why))
 
     def dropped(self, key: str, reason: str) -> None:
         """Note a key that changes the result of the training and has no counterpart."""
@@ -156,3 +156,8 @@ def number(value: Any) -> float:
 def truth(value: Any) -> bool:
     """Return whether a value is true; YAML 1.1 also reads yes and on as true."""
     return value.lower() in ("true", "yes", "on") if isinstance(value, str) else bool(value)
+
+
+def keys_by_reason(reasons: Mapping[str, str]) -> dict[str, str]:
+    """Return {key: reason} from {reason: its keys, separated by white space}."""
+    return {key: reason for reason, keys in reasons.items() for key in keys.split()}

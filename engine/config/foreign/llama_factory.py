@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
-from .draft import Draft, Imported, number, truth
+from .draft import Draft, Imported, keys_by_reason, number, truth
 from .intervals import leave_out_evaluations, read_held_out
 from .llama_factory_data import read_datasets
 from .templates import OWN_TEMPLATES, template_for
 from .trainer_keys import (
     TrainerDefaults,
+    read_changing,
     read_groups,
     read_rest,
     read_trainer,
@@ -19,36 +20,25 @@ from .trainer_keys import (
 
 TOOL = "LLaMA-Factory"
 DEFAULTS = TrainerDefaults(tool=TOOL, lr=5e-5)
-_LOADING = "how the model or the data are loaded"
-_SPEED = "how fast it runs; the result does not depend on it"
-WITHOUT_EFFECT = {
-    **dict.fromkeys(
-        (
-            *("use_fast_tokenizer", "split_special_tokens", "low_cpu_mem_usage", "infer_backend"),
-            *("cache_dir", "hf_hub_token", "ms_hub_token", "om_hub_token", "print_param_status"),
-            *("preprocessing_batch_size", "overwrite_cache", "buffer_size", "tokenized_path"),
-            *("data_shared_file_system", "ignore_pad_token_for_loss", "default_system"),
-            *("export_dir", "export_size", "export_device", "export_legacy_format", "do_eval"),
-            *("predict_with_generate", "ray_num_workers", "ray_run_name", "placement_strategy"),
-        ),
-        _LOADING,
-    ),
-    **dict.fromkeys(
-        (
-            *(
-                "enable_liger_kernel",
-                "use_unsloth",
-                "use_unsloth_gc",
-                "use_v1_kernels",
-                "use_cache",
-            ),
-            *("disable_gradient_checkpointing", "use_reentrant_gc", "upcast_layernorm"),
-            *("upcast_lmhead_output", "include_effective_tokens_per_second", "compute_accuracy"),
-            *("swanlab_project", "use_swanlab", "swanlab_run_name", "swanlab_mode"),
-        ),
-        _SPEED,
-    ),
-}
+WITHOUT_EFFECT = keys_by_reason(
+    {
+        "how the model or the data are loaded": """
+            use_fast_tokenizer low_cpu_mem_usage infer_backend cache_dir
+            hf_hub_token ms_hub_token om_hub_token print_param_status
+            preprocessing_batch_size overwrite_cache buffer_size tokenized_path
+            data_shared_file_system ignore_pad_token_for_loss export_dir export_size
+            export_device export_legacy_format do_eval predict_with_generate
+            ray_num_workers ray_run_name placement_strategy
+        """,
+        "how fast it runs; the result does not depend on it": """
+            enable_liger_kernel use_unsloth use_unsloth_gc use_v1_kernels use_cache
+            disable_gradient_checkpointing use_reentrant_gc upcast_layernorm
+            upcast_lmhead_output include_effective_tokens_per_second
+            compute_accuracy swanlab_project use_swanlab swanlab_run_name
+            swanlab_mode
+        """,
+    }
+)
 REFUSED = {
     "do_predict": "fttui trains; it does not predict on a dataset",
     "image_max_pixels": "images, audio and video are not trained on",
@@ -101,6 +91,7 @@ def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folde
     if "data.eval" not in draft.values:
         read_held_out(draft, "val_size", TOOL)
     read_groups(draft, REFUSED, WITHOUT_EFFECT)
+    read_changing(draft, {}, {"split_special_tokens": "special tokens in texts stay whole"})
     read_trainer(draft, DEFAULTS)
     leave_out_evaluations(draft)
     read_rest(draft)
@@ -184,7 +175,7 @@ def _read_adapter(draft: Draft) -> None:
         draft.same("pissa_init", "adapter.init", "pissa")
         for key in ("pissa_iter", "pissa_convert"):
             if draft.get(key) is not None:
-                draft.without_effect(key, "the whole decomposition is computed; export converts")
+                draft.without_effect(key, "fttui decomposes exactly; export gives plain LoRA")
     starts = listed(draft.get("adapter_name_or_path"))
     if len(starts) > 1:
         draft.refused("adapter_name_or_path", "training starts from one adapter")
@@ -238,6 +229,8 @@ def _read_records(draft: Draft) -> None:
         if draft.get(key) is not None:
             draft.differs(key, "reasoning is learned as the chat template writes it")
     _read_template(draft)
+    if draft.get("default_system") is not None:
+        draft.same("default_system", "data.system", str(draft.get("default_system")))
 
 
 def _read_packing(draft: Draft) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from .draft import Draft, number, truth
+from .draft import Draft, keys_by_reason, number, truth
 from .intervals import read_checkpoints, read_evaluations
 
 OPTIMIZERS = {
@@ -37,80 +37,45 @@ SCHEDULES = {
     "warmup_stable_decay": "wsd",
     "one_cycle": "one_cycle",
 }
-_SPEED = "how fast it runs; the result does not depend on it"
-_FILES = "where and how files and logs are written"
-_SHOWN = "what is logged; fttui logs every step"
-WITHOUT_EFFECT = {
-    **dict.fromkeys(
-        (
-            *("output_dir", "overwrite_output_dir", "logging_dir", "save_safetensors"),
-            *("save_only_model", "push_to_hub", "hub_model_id", "hub_strategy", "hub_token"),
-            *(
-                "hub_private_repo",
-                "hub_revision",
-                "hub_model_revision",
-                "hub_always_push",
-                "do_train",
-            ),
-            *("cache_dir", "auto_find_batch_size", "save_on_each_node"),
-        ),
-        _FILES,
-    ),
-    **dict.fromkeys(
-        (
-            *("report_to", "logging_steps", "logging_strategy", "logging_first_step", "log_level"),
-            *(
-                "log_level_replica",
-                "log_on_each_node",
-                "disable_tqdm",
-                "include_num_input_tokens_seen",
-            ),
-            *(
-                "include_tokens_per_second",
-                "plot_loss",
-                "logging_nan_inf_filter",
-                "project",
-                "debug",
-            ),
-            *("trackio_space_id", "skip_memory_metrics", "include_for_metrics", "run_name"),
-        ),
-        _SHOWN,
-    ),
-    **dict.fromkeys(
-        (
-            *("dataset_num_proc", "preprocessing_num_workers", "dataloader_num_workers", "tf32"),
-            *(
-                "dataloader_pin_memory",
-                "dataloader_prefetch_factor",
-                "dataloader_persistent_workers",
-            ),
-            *("ddp_timeout", "ddp_find_unused_parameters", "ddp_bucket_cap_mb", "ddp_backend"),
-            *("ddp_broadcast_buffers", "gradient_checkpointing", "gradient_checkpointing_kwargs"),
-            *("torch_compile", "torch_compile_backend", "torch_compile_mode", "low_cpu_mem_usage"),
-            *("use_liger_kernel", "liger_kernel_config", "remove_unused_columns", "use_cpu"),
-            *("torch_empty_cache_steps", "eval_accumulation_steps", "activation_offloading"),
-            *("average_tokens_across_devices", "overwrite_cache", "use_fast_tokenizer"),
-            *("restore_callback_states_from_checkpoint", "accelerator_config", "padding_free"),
-            *("dataloader_drop_last", "eval_delay", "batch_eval_metrics", "prediction_loss_only"),
-            *("activation_checkpointing", "eval_do_concat_batches", "dataloader_in_order"),
-            *(
-                "length_column_name",
-                "ignore_data_skip",
-                "past_index",
-                "local_rank",
-                "label_names",
-                "jit_mode_eval",
-            ),
-        ),
-        _SPEED,
-    ),
-}
+WITHOUT_EFFECT = keys_by_reason(
+    {
+        "where and how files and logs are written": """
+            output_dir overwrite_output_dir logging_dir save_safetensors
+            save_only_model push_to_hub hub_model_id hub_strategy hub_token
+            hub_private_repo hub_revision hub_model_revision hub_always_push
+            do_train cache_dir auto_find_batch_size save_on_each_node
+        """,
+        "what is logged; fttui logs every step": """
+            report_to logging_steps logging_strategy logging_first_step log_level
+            log_level_replica log_on_each_node disable_tqdm
+            include_num_input_tokens_seen include_tokens_per_second plot_loss
+            logging_nan_inf_filter project debug trackio_space_id
+            skip_memory_metrics include_for_metrics run_name
+        """,
+        "how fast it runs; the result does not depend on it": """
+            dataset_num_proc preprocessing_num_workers dataloader_num_workers tf32
+            dataloader_pin_memory dataloader_prefetch_factor
+            dataloader_persistent_workers ddp_timeout ddp_find_unused_parameters
+            ddp_bucket_cap_mb ddp_backend ddp_broadcast_buffers
+            gradient_checkpointing gradient_checkpointing_kwargs torch_compile
+            torch_compile_backend torch_compile_mode low_cpu_mem_usage
+            use_liger_kernel liger_kernel_config remove_unused_columns use_cpu
+            torch_empty_cache_steps eval_accumulation_steps activation_offloading
+            average_tokens_across_devices overwrite_cache use_fast_tokenizer
+            restore_callback_states_from_checkpoint accelerator_config padding_free
+            dataloader_drop_last eval_delay batch_eval_metrics prediction_loss_only
+            activation_checkpointing eval_do_concat_batches dataloader_in_order
+            length_column_name ignore_data_skip past_index local_rank label_names
+            jit_mode_eval
+        """,
+    }
+)
 """Keys that do not change the result, and what they are about."""
 REFUSED = {
     "deepspeed": "fttui does not shard with DeepSpeed; use one GPU, or train.devices for DDP",
     "fsdp": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
     "fsdp_config": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
-    "parallelism_config": "fttui does not split a model over devices; train.devices copies it",
+    "parallelism_config": "fttui does not split a model; train.devices puts a copy on each (DDP)",
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }
 
@@ -158,6 +123,18 @@ def read_groups(
     for key, reason in without_effect.items():
         if draft.get(key) is not None:
             draft.without_effect(key, reason)
+
+
+def read_changing(draft: Draft, nearly: Mapping[str, str], dropped: Mapping[str, str]) -> None:
+    """Note the set keys that change the result in a small way, and those that are left out."""
+    for key, reason in {**nearly, **dropped}.items():
+        if not draft.has(key):
+            if draft.get(key) is not None:
+                draft.without_effect(key, "it is off")
+        elif key in nearly:
+            draft.differs(key, reason)
+        else:
+            draft.dropped(key, reason)
 
 
 def read_rest(draft: Draft) -> None:

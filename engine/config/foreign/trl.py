@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
-from .draft import Draft, Imported, number, truth
+from .draft import Draft, Imported, keys_by_reason, number, truth
 from .intervals import leave_out_evaluations
 from .trainer_keys import (
     TrainerDefaults,
+    read_changing,
     read_groups,
     read_rest,
     read_trainer,
@@ -20,29 +21,31 @@ _LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6}
 _LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "robust": "robust",
            "sigmoid_norm": "sigmoid_norm"}  # fmt: skip
 _TARGETS = ["q_proj", "v_proj"]
-_LOADING = "how the model or the data are loaded; transformers decides by the model"
-WITHOUT_EFFECT = dict.fromkeys(
-    (
-        *(
-            "lora_task_type",
-            "use_fast_tokenizer",
-            "dataset_streaming_buffer",
-            "generate_during_eval",
-        ),
-        *("precompute_ref_log_probs", "precompute_ref_batch_size", "pad_to_multiple_of"),
-        *("dataset_kwargs", "model_init_kwargs", "ignore_bias_buffers", "dataset_text_field"),
-        *("packing_strategy", "eval_packing", "max_prompt_length", "max_completion_length"),
-        *("model_code_revision", "disable_dropout", "use_logits_to_keep", "shuffle_dataset"),
-        *(
-            "f_alpha_divergence_coef",
-            "discopop_tau",
-            "ref_model_mixup_alpha",
-            "ref_model_sync_steps",
-        ),
-        *("truncation_mode", "tools", "chars_per_token", "num_of_sequences", "pad_token"),
-    ),
-    _LOADING,
+WITHOUT_EFFECT = keys_by_reason(
+    {
+        "how the model or the data are loaded; transformers decides by the model": """
+            lora_task_type use_fast_tokenizer dataset_streaming_buffer
+            generate_during_eval precompute_ref_log_probs precompute_ref_batch_size
+            pad_to_multiple_of ignore_bias_buffers eval_packing use_logits_to_keep
+            shuffle_dataset f_alpha_divergence_coef discopop_tau
+            ref_model_mixup_alpha ref_model_sync_steps chars_per_token
+            num_of_sequences pad_token
+        """,
+    }
 )
+_ONE_LIMIT = "prompt and completion are truncated together, to data.max_length"
+NEARLY = {
+    "max_prompt_length": _ONE_LIMIT,
+    "max_completion_length": _ONE_LIMIT,
+    "truncation_mode": "sequences are truncated at data.max_length as fttui check says",
+    "packing_strategy": "rows are packed by the best fit, and no record is cut for it",
+    "dataset_kwargs": "special tokens are added as the chat template or the tokenizer says",
+}
+DROPPED = {
+    "model_init_kwargs": "arguments of loading beside those that have a key of their own",
+    "model_code_revision": "the code of a model comes from model.revision",
+    "tools": "tools are read from the records",
+}
 REFUSED = {
     "num_generations": "online reinforcement learning is not supported",
     "reward_funcs": "online reinforcement learning is not supported",
@@ -75,6 +78,7 @@ def read_trl(given: Mapping[str, Any], task: str | None = None) -> Imported:
     _read_adapter(draft)
     _read_data(draft)
     read_groups(draft, REFUSED, WITHOUT_EFFECT)
+    read_changing(draft, NEARLY, DROPPED)
     read_trainer(draft, TrainerDefaults(tool=TOOL, lr=_LRS[draft.values["task"]]))
     leave_out_evaluations(draft)
     read_rest(draft)
@@ -149,9 +153,12 @@ def _read_adapter(draft: Draft) -> None:
         for key in ("use_peft", "lora_r", "lora_alpha", "lora_dropout", "lora_target_modules"):
             if draft.get(key) is not None:
                 draft.without_effect(key, "there is no adapter")
+        if draft.get("disable_dropout") is not None:
+            draft.differs("disable_dropout", "the model's own dropout is as it is configured")
         return
     draft.without_effect("use_peft", "adapters are LoRA")
     read_lora(draft, r=16, alpha=32, dropout=0.05, tool=TOOL)
+    _read_dropout(draft)
     targets = draft.get("lora_target_modules")
     if targets is None:
         draft.default("adapter.targets", _TARGETS, "what peft chooses for most models")
@@ -160,6 +167,17 @@ def _read_adapter(draft: Draft) -> None:
     else:
         draft.same("lora_target_modules", "adapter.targets", listed(targets))
     read_modules_to_save(draft, "lora_modules_to_save")
+
+
+def _read_dropout(draft: Draft) -> None:
+    """Read whether preferences are learned without dropout, as TRL does by default."""
+    key = "disable_dropout"
+    if draft.values["task"] == "sft" or draft.get(key) is False:
+        draft.read_with(key, "the task")
+    elif draft.get(key) is None:
+        draft.default("adapter.dropout", 0.0, "TRL disables dropout for preferences")
+    else:
+        draft.same(key, "adapter.dropout", 0.0)
 
 
 def _read_data(draft: Draft) -> None:
@@ -187,6 +205,7 @@ def _read_records(draft: Draft) -> None:
     if draft.get("packing") is not None:
         draft.same("packing", "data.packing", truth(draft.get("packing")))
     _read_targets(draft)
+    _read_column(draft)
     if draft.has("dataset_streaming") or draft.has("streaming"):
         key = "dataset_streaming" if draft.has("dataset_streaming") else "streaming"
         draft.same(key, "data.streaming", True)
@@ -202,6 +221,14 @@ def _read_records(draft: Draft) -> None:
         )
 
 
+def _read_column(draft: Draft) -> None:
+    column = draft.get("dataset_text_field")
+    if column == "text":
+        draft.without_effect("dataset_text_field", "the column is known by itself")
+    elif column is not None:
+        draft.same("dataset_text_field", "data.columns", {"text": str(column)})
+
+
 def _read_targets(draft: Draft) -> None:
     """Read which tokens are learned; without a key TRL decides it by the kind of the records."""
     given = [key for key in ("completion_only_loss", "assistant_only_loss") if draft.has(key)]
@@ -210,8 +237,11 @@ def _read_targets(draft: Draft) -> None:
     elif draft.get("completion_only_loss") is not None:
         draft.same("completion_only_loss", "data.completion_only", False)
     elif draft.values["task"] == "sft":
-        reason = "conversations are learned whole; for prompts with completions set it to true"
-        draft.default("data.completion_only", False, reason)
+        reason = (
+            "TRL learns conversations whole, but of prompts with completions only the "
+            "completions; for those add --set data.completion_only=true"
+        )
+        draft.default("data.completion_only", False, reason, "nearly")
     for key in ("completion_only_loss", "assistant_only_loss"):
         if key in draft.unread():
             draft.without_effect(key, "it is off, or the other of the two keys decides it")

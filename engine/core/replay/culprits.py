@@ -116,7 +116,7 @@ class SearchResult:
     culprits: list[Suspect] = field(default_factory=list)
     """The samples that raise the figures, the first found first."""
     group: list[str] = field(default_factory=list)
-    """The smallest tested group that raises them, if no sample alone does."""
+    """The smallest group known to raise them beside the culprits, if one is left."""
 
 
 Search = Generator[tuple[str, ...], Figures, SearchResult]
@@ -175,7 +175,7 @@ def search(samples: Sequence[str], noise: Noise) -> Search:
 def _halve(
     tests: _Tests, group: Sequence[str], excess: _Excess
 ) -> Generator[tuple[str, ...], Figures, tuple[str, list[str]]]:
-    """Return one sample of a group that raises the figures, and the smallest group that did."""
+    """Narrow a group to one candidate by halving; return it and the smallest group that raised."""
     group, smallest = list(group), list(group)
     while len(group) > 1:
         half, other = group[: len(group) // 2], group[len(group) // 2 :]

@@ -100,6 +100,8 @@ def _origin(rows: RowEvidence) -> str:
         ONE_RECORD: (
             f"Without {names} the other rows of this step and of the step before are as usual, "
             "so the weights are unharmed."
+            if rows.previous is not None
+            else f"Without {names} the other rows of this step have their usual loss."
         ),
         WEIGHTS: f"The weights are damaged: {_worse(rows)}.",
         BATCH: (

@@ -2,8 +2,8 @@
 
 The rows of the alert's step and of the step before are computed again with the weights after the
 alert. The rows of the step before were trained on, so that a rise of their loss shows damaged
-weights. If the rows of the alert's step are back at the usual level without one record, that record
-explains the alert.
+weights. If the rows of the alert's step are back at the usual level without their worst record (of
+many rows, without the worst of every 16 records), those records explain the alert.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ CURRENT, PREVIOUS = "current", "previous"
 ONE_RECORD, BATCH, WEIGHTS, ROWS, UNCLEAR = "one record", "batch", "weights", "rows", ""
 """Where an alert comes from; `rows` is the batch or the weights, if there is no step before."""
 
-ODD_SHARE = 16
-"""Of 16 rows one may be odd and still explain an alert; of fewer rows one."""
+RECORDS_PER_ODD = 16
+"""One of 16 records may explain an alert, and one of fewer than 16."""
 REMAINING_SHARE = 0.25
 """A cause explains a rise if without it at most a quarter of the rise remains."""
 MOST_REMAINING = 0.5
@@ -174,7 +174,7 @@ def _damaged(before: list[Row], rise: Rise) -> bool:
 def _explaining(now: list[Row], rise: Rise, noise: float) -> list[Row]:
     """Return the fewest rows without which the rest is as usual; empty if they are too many."""
     rest, causing = sorted(now, key=lambda row: -_size(row.loss)), list[Row]()
-    most = max(1, len({row.name for row in now}) // ODD_SHARE)
+    most = max(1, len({row.name for row in now}) // RECORDS_PER_ODD)
     for _ in range(most):
         name = rest[0].name
         causing += [row for row in rest if row.name == name]

@@ -51,7 +51,10 @@ class LeaveOut:
         return self._known[1]
 
     def example(self, place: int, ids: Set[str]) -> Example:
-        """Return the example at an index without these samples."""
+        """Return the example at an index, a packed one without the documents of these samples.
+
+        A mismatched completion among them is replaced; other examples are returned unchanged.
+        """
         example = self._examples[place]
         if not ids:
             return example
@@ -89,8 +92,8 @@ class LeaveOut:
         for source in self._sources if out else ():
             if out >= set(source):
                 return (
-                    f"these are all {len(source):,} training samples of a source, so that none is "
-                    "left to take their places; keep at least one of them"
+                    "these are all training samples of a source, so that none is left to take "
+                    "their places; keep at least one of them"
                 )
         return ""
 

@@ -60,7 +60,7 @@ def test_a_culprit_is_shown_with_its_place_text_tokens_shares_and_command() -> N
 @pytest.mark.parametrize(
     ("search", "words"),
     [
-        (SEARCH, "without it's `odd` its loss and gradient norm are as usual"),
+        (SEARCH, "without it's `odd` most of the rise of its loss and gradient norm is gone"),
         (CulpritSearch(verdict="spread"), "no sample is the cause; with all of them replaced"),
         (
             CulpritSearch(verdict="together", group=["a", "b"]),

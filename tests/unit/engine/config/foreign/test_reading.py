@@ -344,3 +344,38 @@ def test_a_number_of_records_becomes_a_share_and_says_so(
         imported = read(tmp_path, {**base, key: count})
         assert imported.values["data.eval_fraction"] == 0.02
         assert key in [row.key for row in imported.of("nearly")]
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "verdict"),
+    [
+        (AXOLOTL, {"min_sample_len": 100}, "dropped"),
+        (AXOLOTL, {"plugins": ["axolotl.integrations.liger.LigerPlugin"]}, "no effect"),
+        (AXOLOTL, {"plugins": ["my.integrations.Own"]}, "dropped"),
+        (AXOLOTL, {"s2_attention": True}, "refused"),
+        (AXOLOTL, {"loss_watchdog_threshold": 5.0}, "nearly"),
+        (LLAMA_FACTORY, {"split_special_tokens": True}, "dropped"),
+        (LLAMA_FACTORY, {"split_special_tokens": False}, "no effect"),
+        (LLAMA_FACTORY, {"default_system": "Be brief."}, "same"),
+        (TRL, {"max_prompt_length": 512}, "nearly"),
+        (TRL, {"model_init_kwargs": {"rope_theta": 1}}, "dropped"),
+        (TRL, {"model_init_kwargs": {}}, "no effect"),
+        (TRL, {"dataset_text_field": "body"}, "same"),
+        (TRL, {"disable_dropout": True}, "same"),
+    ],
+)
+def test_what_changes_the_result_is_never_without_effect(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], verdict: str
+) -> None:
+    (key,) = changes
+    imported = read(tmp_path, {**base, **changes})
+    assert [row.verdict for row in imported.rows if row.key == key] == [verdict]
+
+
+def test_preferences_of_trl_are_learned_without_dropout(tmp_path: Path) -> None:
+    assert read(tmp_path, TRL).values["adapter.dropout"] == 0.0
+    assert read(tmp_path, {**TRL, "disable_dropout": False}).values["adapter.dropout"] == 0.05
+    sft = read(tmp_path, TRL, beta="absent", loss_type="absent")
+    assert sft.values["adapter.dropout"] == 0.05
+    (row,) = [row for row in sft.rows if row.ours.startswith("data.completion_only")]
+    assert row.verdict == "nearly"
