@@ -55,7 +55,7 @@ class CommandOutcome:
 def send_command(
     session: Session, command: AnyCommand, *, reason: str, timeout_s: float, take: bool = False
 ) -> CommandOutcome:
-    """Submit a command to a live run and return its outcome.
+    """Submit a command to a live run, close the session, and return the outcome of the command.
 
     Args:
         session: a session of the run, whose engine must be running; history is not needed.
@@ -154,7 +154,7 @@ class _CommandWait:
                 self._finish(self._result("failed", record=record, reason=reason))
 
     def _on_applied(self, event: CommandApplied, record: Record) -> None:
-        """Report the effect; a pause waits for the end of the step in progress."""
+        """Take the effect as the outcome; that of a pause only once training is held."""
         applied = self._result(
             "applied", record=record, old=event.old, new=event.new, seconds=event.seconds
         )

@@ -17,7 +17,7 @@ def config_view(files: ConfigTexts) -> ConfigView:
     """Return the settings and the memory estimate of a run.
 
     Settings are empty if the texts cannot be parsed, the estimate also if the model's config.json
-    is not on this machine.
+    is not on this machine or cannot be used.
     """
     resolved = resolved_keys(_tree(files.resolved), _tree(files.source), files.overrides)
     gpu, cpu = _planned(files.resolved)
@@ -49,7 +49,8 @@ def _as_written(value: Value) -> Any:
 def _planned(resolved: str) -> tuple[dict[str, int], dict[str, int]]:
     """Return the memory terms of a resolved configuration in bytes, on a GPU and on a CPU.
 
-    Both are empty if the configuration cannot be read, or the model's config.json is not here.
+    Both are empty if it cannot be parsed, or if the model's config.json is not on this machine or
+    cannot be used.
     """
     from fttui.engine.config.load import parse_resolved
     from fttui.engine.config.memory.estimate import estimate_memory

@@ -71,7 +71,13 @@ def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]
 
 
 def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
-    """Replace the configuration of an existing run, keeping the old one as `config.<n>.yaml`."""
+    """Replace the configuration of an existing run, keeping the old one as `config.<n>.yaml`.
+
+    Nothing is written if the resolved configuration is the same.
+
+    Raises:
+        OSError: the run folder cannot be read or written.
+    """
     if (before := read_config(run.config)) == loaded.resolved:
         return
     number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1
@@ -80,7 +86,9 @@ def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
 
 
 def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
-    """Return the checkpoint to resume from; None for a run that has not trained a step yet.
+    """Return the name of the checkpoint to resume from: the one `wanted`, else the last one.
+
+    None if none is wanted, and the run has neither a checkpoint nor a finished step.
 
     Raises:
         FttuiError: an engine still works on the run, or may do so on another machine, or it is the
@@ -135,7 +143,7 @@ class StartedEngine:
         return None if mark == self.before else mark
 
     def wait_until_marked(self, timeout_s: float) -> None:
-        """Wait until the engine has written its mark or has ended, at most `timeout_s`."""
+        """Wait until the engine has written its mark or has ended, at most `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         while self.mark() is None and self.process.poll() is None:
             if time.monotonic() > deadline:
@@ -173,6 +181,8 @@ def start_engine(
     options: Sequence[str] = (),
 ) -> StartedEngine:
     """Start the engine in its own process session, so that closing the terminal cannot end it.
+
+    Its output is appended to `logs/engine.log`.
 
     Args:
         run: the run to train.
@@ -223,7 +233,7 @@ def start_lock(run: RunDirectory) -> Iterator[None]:
     """Hold the start lock of a run, so that only one process at a time can start its engine.
 
     Raises:
-        FttuiError: another process is starting this run.
+        FttuiError: another process is starting this run, or its folder holds links or pipes.
     """
     require_plain(run.path)
     with run.open() as folder:

@@ -40,7 +40,8 @@ class ReadPosition:
 async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
     """Deliver a preview and then the records of a long journal; return the position reached.
 
-    Of a journal shorter than `LONG_BYTES` nothing is delivered, and the position is its beginning.
+    Of a missing journal, or one shorter than `LONG_BYTES`, nothing is delivered, and the position
+    is its beginning.
     """
     try:
         size_bytes = run.journal.stat().st_size
@@ -66,7 +67,10 @@ def _preview(journal: Path) -> PreviewArrived:
 
 
 def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
-    """Yield decoded parts of the journal, each with the position after it."""
+    """Yield decoded parts of the journal up to about `size_bytes`, each with the position after it.
+
+    The steps of all parts but the newest ones are thinned out.
+    """
     reader = FrameReader(journal)
     while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
         newest = next((payload for payload in reversed(payloads) if _seq(payload)), b"")
@@ -79,7 +83,7 @@ def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, Read
 
 def _thinned(batch: RecordBatch, records: int) -> RecordBatch:
     """Thin out the steps of a batch so that about `POINTS` of a history of `records` remain."""
-    width = 2 ** max(0, math.ceil(math.log2(records / POINTS)) + 1)
+    width = 2 ** max(0, math.ceil(math.log2(max(1, records) / POINTS)) + 1)
     parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
     return RecordBatch(parts, batch.unknown)
 

@@ -84,7 +84,10 @@ class HubConnection:
                 on_message(decode_hub(data))
 
     async def events(self) -> list[list[bytes]]:
-        """Wait for a published message; return all that have arrived, at most `MAX_BATCH`."""
+        """Wait for a published message; return all that have arrived, at most `MAX_BATCH`.
+
+        Each message is the list of its frames: the topic, then the content.
+        """
         batch = [await self._events.recv_multipart()]
         while len(batch) < MAX_BATCH:
             try:

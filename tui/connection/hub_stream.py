@@ -169,10 +169,11 @@ class HubStream:
         session.on_welcome(reply)
 
     async def _confirm_journal(self) -> None:
-        """Check that the journal still holds the newest delivered record at its place.
+        """Check that the journal still holds the newest delivered record, if there is one.
 
         Raises:
-            JournalReplaced: it holds another record there, or none.
+            JournalReplaced: it holds another record of that number, or none.
+            TimeoutError: the hub did not answer.
         """
         seq, crc = self._session.feed.last_seq, self._session.feed.last_crc
         if crc is None:
@@ -186,7 +187,12 @@ class HubStream:
             )
 
     async def _pull(self) -> None:
-        """Fetch the journal from the newest delivered record to its end."""
+        """Fetch and deliver the records of the journal after the newest delivered one.
+
+        Raises:
+            HubLost: the hub refused it.
+            TimeoutError: the hub did not answer.
+        """
         self._behind.clear()
         feed = self._session.feed
         while True:
@@ -201,7 +207,11 @@ class HubStream:
             await asyncio.sleep(0)
 
     async def _supervise(self) -> None:
-        """Ping, send unanswered commands again, and notice silence and the end of the hub."""
+        """Ping, send unanswered commands again, and notice silence and the end of the hub.
+
+        Raises:
+            HubLost: the session is closed, or this hub is gone or silent.
+        """
         ping_at = 0.0
         while True:
             self._require_hub()

@@ -84,7 +84,7 @@ class AppState:
 
     @property
     def starting(self) -> bool:
-        """Whether the run is live and no step is finished yet."""
+        """Whether the run has not ended and no finished step of it has been read yet."""
         return self.run.last is None and not self.state.ended
 
     @property
@@ -151,7 +151,7 @@ def _linked(
 
 
 def _read(state: AppState, batch: RecordBatch, now: float) -> AppState:
-    """Apply records; they replace the preview once they reach its sequence number."""
+    """Apply records; while a preview is shown, they are shown once they reach its `head_seq`."""
     previewed = state.reading is not None
     run = apply_batch(state.reading or state.run, batch)
     link = replace(state.link.received(now), read_seq=run.seq)
@@ -209,7 +209,10 @@ def _with(state: AppState, entry: Intervention) -> AppState:
 
 
 def take_slice(waiting: list[Delivery], room: int) -> list[Delivery]:
-    """Remove deliveries from the front that cost about as much as `room` records; return them."""
+    """Remove deliveries that cost about as much as `room` records from the front; return them.
+
+    Single records beyond `room` stay in `waiting`; a batch of the history is never divided.
+    """
     taken: list[Delivery] = []
     while waiting and room > 0:
         delivery = waiting.pop(0)

@@ -29,12 +29,18 @@ def ruler_of(branch: Branch, axis: Axis) -> Series | None:
 
 
 def places(steps: Floats, ruler: Series | None) -> Floats:
-    """Convert steps of a branch `[N]` to places on the axis `[N]`; equal if `ruler` is None."""
+    """Convert steps of a branch `[N]` to places on the axis `[N]`; unchanged if `ruler` is None.
+
+    A step outside the curve `ruler` gets the place of the nearest end of that curve.
+    """
     return steps if ruler is None else np.interp(steps, ruler.xs, ruler.ys)
 
 
 def steps_at(units: Floats, ruler: Series | None) -> Floats:
-    """Convert places on the axis `[N]` to steps of a branch `[N]`; equal if `ruler` is None."""
+    """Convert places on the axis `[N]` to steps of a branch `[N]`; unchanged if `ruler` is None.
+
+    A place outside the curve `ruler` gives the step of the nearest end of that curve.
+    """
     return units if ruler is None else np.interp(units, ruler.ys, ruler.xs)
 
 
@@ -64,7 +70,11 @@ def place_of(branches: Sequence[Branch], axis: Axis, step: float) -> float:
 
 
 def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
-    """Return the step of the live history at a place on the axis; 0 before its first step."""
+    """Return the step of the live history at a place on the axis, at most its newest one.
+
+    If the axis shows steps, it is the rounded place itself. Else it is 0 before the first step that
+    has a value for the axis.
+    """
     for index in sorted(live_ends(branches), reverse=True):
         ruler = ruler_of(branches[index], axis)
         if axis == "step" or (ruler and float(ruler.ys[0]) <= place):
@@ -75,7 +85,10 @@ def step_of(branches: Sequence[Branch], axis: Axis, place: float) -> int:
 def window_of(
     branches: Sequence[Branch], axis: Axis, steps: tuple[float, float]
 ) -> tuple[float, float]:
-    """Return the first and the last place on the axis of a window of steps (first, last)."""
+    """Return the first and the last place on the axis of a window of steps (first, last).
+
+    The last one is the first plus 1 if it would not be larger than the first.
+    """
     left, right = (place_of(branches, axis, step) for step in steps)
     return left, right if right > left else left + 1.0
 

@@ -43,7 +43,7 @@ class Branch:
     """Tokens trained on since the run began."""
 
     def extend(self, steps: Steps) -> Branch:
-        """Return the branch with more steps."""
+        """Return the branch with one or more further steps, which follow its last one."""
         xs = steps.step.astype(np.float64)
         grown = dict(self.curves)
         for name, column, present in _columns(steps):
@@ -56,7 +56,7 @@ class Branch:
         return replace(self, curves=grown, averages=averages, tokens=float(totals[-1]))
 
     def evaluated(self, step: int, event: EvalFinished) -> Branch:
-        """Return the branch with the metrics of an evaluation."""
+        """Return the branch with the metrics of an evaluation at `step`."""
         grown = dict(self.curves)
         for name, value in event.metrics.items():
             grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(step, value)
@@ -69,7 +69,9 @@ class Branch:
         return int(loss.last[0]) if loss and loss.last else self.start
 
     def fork(self, timeline: int, step: int, own_index: int) -> Branch:
-        """Return a new branch that continues from a step of this one.
+        """Return a new branch without curves that continues from a step of this one.
+
+        Its averages and its number of tokens begin with those of this branch at that step.
 
         Args:
             timeline: the timeline of the new branch.
@@ -103,7 +105,10 @@ Column = tuple[str, Floats, Flags | None]
 
 
 def _columns(steps: Steps) -> Iterator[Column]:
-    """Yield the columns that become curves, under the names that the app shows."""
+    """Yield the columns that become curves, under the names that the app shows.
+
+    Time, the share of a step that waits for data, and the extremes over the ranks are computed.
+    """
     for field_, column in steps.columns.items():
         if field_ in _UNWANTED:
             continue
@@ -139,7 +144,7 @@ def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A part of a metric's curve, and whether the current weights descend from its steps."""
+    """A metric's curve from step x0 to x1, and whether the current weights descend from it."""
 
     branch: Branch
     series: Series

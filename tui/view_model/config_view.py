@@ -58,7 +58,7 @@ def resolved_keys(
 
 
 def flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted keys of a tree with their values as text."""
+    """Yield the dotted keys of a tree with their values as text, `–` for None."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from flat(value, f"{prefix}{key}.")

@@ -128,7 +128,11 @@ class Session(Protocol):
     read_only: bool
 
     async def listen(self, deliver: Deliver) -> None:
-        """Deliver everything from the first record on, until cancelled or the run has ended."""
+        """Deliver everything from the first record on, until cancelled or the run has ended.
+
+        Raises:
+            FttuiError: the run cannot be followed any further.
+        """
 
     def submit(
         self,
@@ -170,7 +174,11 @@ class SupportsFetchDataSample(Protocol):
     """A session that can fetch the sample of the data, because the run folder is remote."""
 
     async def fetch_data_sample(self) -> list[SampleRecord]:
-        """Return the first training records as they are learned."""
+        """Return the first training records as they are learned; empty if the run has none.
+
+        Raises:
+            FttuiError: they cannot be fetched.
+        """
 
 
 @runtime_checkable
@@ -178,4 +186,8 @@ class SupportsFetchConfigs(Protocol):
     """A session that can fetch configurations, because the run folder is on a remote host."""
 
     async def fetch_configs(self) -> ConfigTexts:
-        """Fetch the run's configuration files from its folder on the remote host."""
+        """Return the run's configuration files from its folder on the remote host.
+
+        Raises:
+            FttuiError: they cannot be fetched.
+        """

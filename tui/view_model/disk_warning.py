@@ -26,6 +26,7 @@ class DiskWarning:
     words: str
     """Whole sentences, for the status panel."""
     advice: str
+    """What to do; the id of an action in braces stands for its key."""
     full: bool
     """Whether nothing can be written, not even the journal."""
 

@@ -69,7 +69,7 @@ class Intervention:
         """Return the outcome as text, such as `applied from 641 (1.00 → 0.50)`.
 
         The two values are shortened, or left out, to fit into `room` characters. Until there
-        is an outcome, the text is the phase. The reason of a failure is never shortened.
+        is an outcome, the text is the phase. Why it failed or was rejected is never shortened.
         """
         if self.phase in {Phase.FAILED, Phase.REJECTED}:
             return f"{self.phase.name.lower()}: {self.refusal}"
@@ -148,14 +148,14 @@ class Interventions:
         )
 
     def why(self, item: Intervention) -> str:
-        """Return the reason of an entry; an undo names the command that it undid."""
+        """Return the reason of an entry; an undo names the command that it undid if it is known."""
         undone = item.reason.startswith(UNDO) and self.find(item.reason.removeprefix(UNDO))
         return f"{UNDO}{undone.text}" if undone else item.reason
 
     def last_undoable(self) -> Intervention | None:
-        """Return the newest applied change that was not undone, or None.
+        """Return the newest applied command that can be undone and was not; None if there is none.
 
-        An undo that was rejected or has failed did not undo anything.
+        An undo itself does not count, and one that was rejected or has failed undid nothing.
         """
         refused = {Phase.FAILED, Phase.REJECTED}
         undoes = (i for i in self.items if i.reason.startswith(UNDO) and i.phase not in refused)

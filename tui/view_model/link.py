@@ -81,7 +81,7 @@ def stalled_s(run: RunView, link: LinkView, now: float) -> float | None:
     """Return for how many seconds a running run has made no step, if that is far more than usual.
 
     They count from the last step or from the last change of state, whichever is later. The result
-    is None if that is not unusual, and if the run is not running.
+    is None if that is not unusual, if the run is not running, and before any record of it.
     """
     if shown_state(run, link) is not RunState.RUNNING:
         return None

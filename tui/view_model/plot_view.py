@@ -43,7 +43,10 @@ class PlotView:
         return SMOOTHINGS[self.smoothing] if self.smoothing < len(SMOOTHINGS) else None
 
     def window(self, newest: float) -> tuple[float, float]:
-        """Return the first and the last step shown, given the newest step."""
+        """Return the first and the last step shown, given the newest step.
+
+        If the view follows the newest step, the last step shown is it or up to 1 % more.
+        """
         right = _settled(max(newest, 1.0)) if self.right is None else self.right
         left = 0.0 if self.span is None else max(0.0, right - self.span)
         return left, max(right, left + 1.0)
@@ -51,8 +54,9 @@ class PlotView:
     def zoomed(self, inwards: bool, newest: float) -> PlotView:
         """Return the view with half the span if `inwards`, else twice the span.
 
-        It is centred on the cursor; without one, the right edge stays. The span is at least
-        `MIN_SPAN`, and zooming out to the length of the run shows the whole run.
+        It is centred on the cursor, but ends at the newest step at the latest; without a cursor,
+        the right edge stays. The span is at least `MIN_SPAN`, and zooming out to the length of the
+        run shows the whole run, which it then follows.
         """
         left, right = self.window(newest)
         span = max(MIN_SPAN, (right - left) / 2) if inwards else (right - left) * 2
@@ -68,7 +72,7 @@ class PlotView:
         return replace(self, right=None, cursor=None)
 
     def smoothed(self) -> PlotView:
-        """Return the view with the next smoothing."""
+        """Return the view with the next smoothing; raw values only follow the last EMA factor."""
         return replace(self, smoothing=(self.smoothing + 1) % (len(SMOOTHINGS) + 1))
 
     def with_log(self, log_y: bool) -> PlotView:
@@ -80,13 +84,14 @@ class PlotView:
         return replace(self, axis=AXES[(AXES.index(self.axis) + 1) % len(AXES)])
 
     def next_part(self) -> PlotView:
-        """Return the view with the next part of the loss; the total comes first."""
+        """Return the view with the next part of the loss; plots show the total after the last."""
         return replace(self, part=self.part + 1)
 
     def moved(self, columns: int, width: int, newest: int) -> PlotView:
         """Return the view with the cursor moved by columns of a plot that is `width` columns wide.
 
-        Without a cursor it starts at the newest step. The window moves to keep it visible.
+        Without a cursor it starts at the newest step. It stays between 0 and the newest step, and
+        the window moves to keep it visible.
         """
         left, right = self.window(newest)
         stride = max(1, round((right - left) / max(1, width)))
@@ -118,7 +123,8 @@ class PlotView:
     def at_mark(self, marks: Sequence[Mark], forward: bool, newest: int) -> PlotView:
         """Return the view with the cursor on the next event if `forward`, else on the previous one.
 
-        Without such an event it is unchanged.
+        Without a cursor, the search starts behind the newest step. Without such an event the view
+        is unchanged.
         """
         steps = sorted({mark.step for mark in marks})
         here = self.cursor if self.cursor is not None else newest + 1
@@ -130,6 +136,6 @@ class PlotView:
 
 
 def _settled(newest: float) -> float:
-    """Round the newest step up by at most 1 %, so that most new steps need no new picture."""
+    """Round the newest step up, to an integer or by at most 1 %, so that most need no new plot."""
     quantum = 2.0 ** max(0, math.floor(math.log2(newest / 100)))
     return math.ceil(newest / quantum) * quantum

@@ -190,7 +190,7 @@ class RunView:
 
     @property
     def current_anomaly(self) -> Anomaly | None:
-        """The newest anomaly without a verdict; an alarm takes precedence over a watch alert."""
+        """The newest anomaly without a verdict, an alarm before a watch alert; None without one."""
         waiting = [a for a in self.anomalies if a.open]
         alarms = [a for a in waiting if a.event.severity == "alarm"]
         found = alarms or waiting

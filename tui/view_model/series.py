@@ -88,7 +88,7 @@ class _Store:
 
 
 def _parts(xs: Floats, amount: int) -> Indices:
-    """Return the number of the part that each x falls into.
+    """Return, for each ascending x, the number of the part of the x axis that it falls into.
 
     All parts have the same width, a power of two, so that there are about `amount` at most.
     """
@@ -192,7 +192,8 @@ class Series:
     def trace_between(self, edges: Floats) -> Trace:
         """Return the smallest and the largest value between each pair of neighbouring edges.
 
-        If there are at most two points per pair on average, all of them are returned.
+        If there are at most two points per pair on average, all of them are returned. Non-finite
+        values are left out of the points; the x of at most one per pair are in `gaps`.
 
         Args:
             edges: two or more x, increasing.
@@ -270,7 +271,10 @@ class SmoothedSeries:
         return self.run(np.array([value]))[0]
 
     def run(self, values: Floats) -> tuple[SmoothedSeries, Floats]:
-        """Return the average after more values, and its value after each of them `[N]`."""
+        """Return the average after more values, and its value after each of them `[N]`.
+
+        The value is NaN before the first finite one.
+        """
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
         weight = 1 - (1 - self.weight) * self.beta ** np.arange(len(total))

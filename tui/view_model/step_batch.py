@@ -66,11 +66,12 @@ class Steps:
         )
 
     def thinned(self, width: int) -> Steps:
-        """Drop most values: each column keeps the extremes of each block of `width` steps.
+        """Return the steps without most of their values.
 
-        Of a block, the first non-finite value is kept too, or the first value if all are finite; an
-        incomplete block at the end is kept whole. A width below 4 changes nothing. The columns keep
-        their length; `present` is false for the values that were dropped.
+        Each column keeps the extremes of each block of `width` steps, and the first non-finite
+        value of the block, or its first value if all are finite. An incomplete block at the end is
+        kept whole. A width from 1 to 3 changes nothing. The columns keep their length; `present` is
+        false for the values that were dropped.
         """
         blocks = len(self) // width
         if width < 4 or not blocks:
@@ -102,13 +103,14 @@ class RecordBatch:
 
 
 def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
-    """Decode journal payloads; consecutive step records become one array per field."""
+    """Decode journal payloads: consecutive finished steps to one array per field, others singly."""
     table = _Table(payloads)
     table.fill()
     parts: list[Record | Steps] = []
     unknown, done = 0, 0
     for steps, start, stop in table.runs():
-        others = [decode_readable(payload) for payload in payloads[done:start]]
+        single = payloads[done : start if steps is not None else stop]
+        others = [decode_readable(payload) for payload in single]
         parts += [record for record in others if record is not None]
         unknown += others.count(None)
         parts += [] if steps is None else [steps]
@@ -117,7 +119,10 @@ def decode_batch(payloads: Sequence[bytes]) -> RecordBatch:
 
 
 def steps_of(records: Sequence[Record]) -> Iterator[Steps]:
-    """Yield records of finished steps as columns, one part per timeline; meant for few records."""
+    """Yield records of finished steps as columns, a part for each neighbouring group of a timeline.
+
+    For many records `decode_batch` is faster.
+    """
     for timeline, group in groupby(records, key=lambda record: record.timeline):
         yield _few(timeline, list(group))
 
@@ -318,7 +323,8 @@ class _Table:
     def runs(self) -> Iterator[tuple[Steps | None, int, int]]:
         """Yield consecutive steps with the range [start, stop) of their payloads.
 
-        The steps are None if they cannot be read, and in a last item that only marks the end.
+        The steps are None if the newest of them cannot be decoded, and in a last item that only
+        marks the end.
         """
         known, timelines = self._known, self._head["timeline"]
         cuts = np.flatnonzero(np.diff(known) | (np.diff(timelines) != 0)) + 1

@@ -28,7 +28,10 @@ class RecordMerger:
         return bool(self._held)
 
     def live(self, payloads: Iterable[bytes]) -> list[bytes]:
-        """Add records of the live stream; return those that can be delivered now."""
+        """Add records of the live stream; return those that can be delivered now.
+
+        Others are held until the missing ones before them have come, at most `MAX_HELD`.
+        """
         for payload in payloads:
             seq = peek_seq(payload)
             if seq > self.last_seq and len(self._held) < MAX_HELD:
@@ -38,7 +41,7 @@ class RecordMerger:
     def history(self, payloads: Iterable[bytes]) -> list[bytes]:
         """Add records pulled from the journal; return those that can be delivered now.
 
-        A number that the journal lacks is not waited for.
+        A number that the journal lacks is not waited for, and what is no record is left out.
         """
         released = []
         for payload in payloads:

@@ -240,6 +240,7 @@ class SessionBase:
         """After a hub's greeting, send open requests and unanswered commands again.
 
         If this viewer had control and the hub reports no controller, it takes control first.
+        Nothing is sent while the transport is not ready.
         """
         if not self._transport.ready:
             return  # the reply to a greeting that was given up
@@ -261,7 +262,10 @@ class SessionBase:
         self.feed.deliver(BeatArrived(beat))
 
     def send_commands(self, *, unanswered_s: float = 0.0) -> None:
-        """Send commands that were never sent, or last sent `unanswered_s` ago or earlier."""
+        """Send the unanswered commands that were never sent, or last sent `unanswered_s` ago.
+
+        Nothing is sent while the transport is not ready.
+        """
         if self._transport.ready:
             for message in self._pending.due(self._monotonic(), unanswered_s):
                 self._transport.send(message)

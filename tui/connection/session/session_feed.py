@@ -35,7 +35,7 @@ class SessionFeed:
         self.set_link(Link.CONNECTING)
 
     def deliver(self, delivery: Delivery) -> None:
-        """Hand a delivery to the listener; dropped while there is none."""
+        """Hand a delivery to the listener; without a listener it is dropped."""
         if self._listener is not None:
             self._listener(delivery)
 
@@ -47,7 +47,7 @@ class SessionFeed:
             self.deliver(LinkChanged(link, detail))
 
     def start_after(self, position: ReadPosition) -> None:
-        """Expect the record after a position next, because all before it were delivered."""
+        """Expect the record after a position next: those up to it were delivered or left out."""
         self.merger.last_seq, self.last_crc = position.seq, position.crc
 
     def live(self, payloads: Iterable[bytes]) -> None:

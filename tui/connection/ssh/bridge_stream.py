@@ -198,7 +198,11 @@ class BridgeStream:
         return self._run.served or self._session.feed.last_seq < self._run.head_seq
 
     async def _supervise(self) -> None:
-        """Acknowledge what arrived, send unanswered commands again, and notice silence."""
+        """Acknowledge what arrived, send unanswered commands again, and notice silence.
+
+        Raises:
+            Unreachable: the connection went silent, or the session was closed.
+        """
         while not self._closed.is_set():
             if self._silence.lost:
                 raise Unreachable(f"received nothing from {self.connection.host} for {LOST_S:g} s")

@@ -18,7 +18,10 @@ _WILD = frozenset("*?!")
 
 
 def known_hosts() -> list[str]:
-    """Return the hosts attached to before as they were typed, the newest first."""
+    """Return the hosts attached to before as they were typed, the newest first.
+
+    They are at most `MOST`, and none if the list cannot be read.
+    """
     try:
         return (state_folder() / "hosts").read_text(encoding="utf-8").split()[:MOST]
     except (OSError, RuntimeError, UnicodeDecodeError):
@@ -26,7 +29,10 @@ def known_hosts() -> list[str]:
 
 
 def is_known_host(name: str) -> bool:
-    """Return whether a word is a host that was attached to before, or a `Host` in ~/.ssh/config."""
+    """Return whether a word is a host that was attached to before, or a `Host` in ~/.ssh/config.
+
+    The user before the @ is not part of the comparison with hosts attached to before.
+    """
     attached = {known.rpartition("@")[2] for known in known_hosts()}
     return name in attached or name in _configured(os.path.expanduser("~/.ssh/config"))
 

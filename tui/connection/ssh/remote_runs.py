@@ -24,6 +24,9 @@ def list_remote_runs(hosts: list[str], remote_cmd: str | None = None) -> RemoteR
     """Ask hosts for their runs, all at the same time.
 
     ssh may ask for a password only if there is one host, because several would ask at once.
+
+    Raises:
+        ConfigError: a text does not name a host.
     """
     return asyncio.run(_runs_of([parse_target(host).host for host in hosts], remote_cmd))
 

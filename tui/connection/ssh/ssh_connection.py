@@ -79,6 +79,11 @@ class SshConnection:
     """
 
     def __init__(self, host: RemoteHost, *, may_prompt: bool, shared: bool = True) -> None:
+        """Start ssh; for the arguments see `RemoteHost.argv`.
+
+        Raises:
+            LoginRefused: ssh cannot be started.
+        """
         self._host = host
         self._echo = may_prompt
         try:
@@ -91,9 +96,9 @@ class SshConnection:
                 # Without a controlling terminal, ssh cannot write questions over the app.
                 start_new_session=not may_prompt,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise LoginRefused(
-                f"cannot start ssh: {error}; install ssh, or set $FTTUI_SSH"
+                f"cannot start ssh: {error}; install ssh, or set $FTTUI_SSH to its command"
             ) from None
         process = self._process
         self._streams = [s for s in (process.stdin, process.stdout, process.stderr) if s]
@@ -130,7 +135,10 @@ class SshConnection:
         self._write()
 
     def detach(self) -> None:
-        """Stop sending and receiving in the event loop; messages already received are kept."""
+        """Stop sending and receiving in the event loop; messages already received are kept.
+
+        What ssh writes to its standard error is no longer printed from then on.
+        """
         if self._loop is not None and not self._loop.is_closed():
             for descriptor in (self._out, self._err):
                 self._loop.remove_reader(descriptor)
@@ -213,10 +221,10 @@ class SshConnection:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Let an error name the host if what it sent cannot be decoded.
+        """Turn an error of decoding into one that names the host.
 
         Raises:
-            ProtocolMismatch: it is no message of this version.
+            ProtocolMismatch: what the host sent is no message of this version.
         """
         try:
             yield
@@ -269,7 +277,12 @@ class SshConnection:
         return self.greeting
 
     async def runs(self) -> list[RunSummary]:
-        """Ask for the runs on the remote host, newest first."""
+        """Return the runs on the remote host, newest first.
+
+        Raises:
+            FttuiError: the connection ended, the bridge reported an error, or its answer cannot be
+                read.
+        """
         await self.greeted()
         self.send_to_bridge(ListRuns())
         while True:
@@ -283,6 +296,7 @@ class SshConnection:
 
         Raises:
             RemoteFailed: the run cannot be opened.
+            FttuiError: the connection ended, or the bridge speaks another version.
         """
         await self.greeted()
         self.send_to_bridge(asked)
@@ -300,7 +314,7 @@ class SshConnection:
         return message
 
     async def close(self) -> None:
-        """End ssh and with it the bridge; the run continues."""
+        """End ssh and with it the bridge, by a signal if it does not exit; the run continues."""
         self.detach()
         for stream in self._streams:
             stream.close()
@@ -312,7 +326,7 @@ class SshConnection:
 
 
 def _read(descriptor: int) -> bytes | None:
-    """Return available bytes: None if there are none now, empty at the end of the stream."""
+    """Return available bytes: None if there are none now, empty at the end or after an error."""
     try:
         return os.read(descriptor, _READ_BYTES)
     except BlockingIOError:

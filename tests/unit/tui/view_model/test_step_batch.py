@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -97,6 +98,19 @@ def test_what_is_no_record_is_counted() -> None:
     found = decode_batch([b"nonsense", step, step[:-3], b""])
     assert found.unknown == 3
     assert sum(len(part) for part in found.parts if isinstance(part, Steps)) == 1
+
+
+def test_steps_before_one_that_cannot_be_read_are_kept() -> None:
+    steps = [
+        encode(record) for record in _records([StepFinished(loss=float(n)) for n in range(1, 4)])
+    ]
+    loss = msgspec.msgpack.encode({"loss": 3.0})[1:]
+    assert loss in steps[-1]
+    odd = steps[-1].replace(loss, msgspec.msgpack.encode({"loss": "high"})[1:])
+    found = decode_batch([*steps[:-1], odd])
+    view = apply_batch(RunView(), found)
+    assert (view.step, view.unknown) == (2, 1)
+    assert view.branch.curves["loss"].tail(5) == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("width", [1, 4, 64])
