@@ -69,7 +69,13 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the engine; return the exit code."""
+    """Train the run that the command line names, and return the exit code.
+
+    Stop signals are handled from here on. Rank 0 also writes the journal and starts the hub.
+
+    Args:
+        arguments: the arguments of the command line; None takes those of this process.
+    """
     parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("--from", dest="resume", help="checkpoint to resume from, or `last`")
@@ -89,7 +95,7 @@ def main(arguments: list[str] | None = None) -> int:
         type=parse_accepted,
         default=frozenset(),
         metavar="KINDS",
-        help="kinds of content, such as data, that may differ from those of the checkpoint",
+        help="kinds of content, such as data, that may have changed since the checkpoint",
     )
     options = parser.parse_args(arguments)
     signals = StopSignals()
@@ -120,7 +126,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass(frozen=True)
 class _Asked:
-    """The arguments of the command line."""
+    """The arguments of the command line, except the run folder."""
 
     resume: str | None
     profile_steps: int
@@ -197,7 +203,7 @@ def _end(
 ) -> RunEnded:
     """End the run, or only this engine if torchrun will restart it; return how it ended.
 
-    The end differs from `ended` if the last events could not be written.
+    A successful end becomes `unsaved` if the last events could not be written.
     """
 
     def conclude(ended: RunEnded) -> None:
@@ -219,7 +225,10 @@ def _restarts(ended: RunEnded, attempt: LaunchAttempt) -> bool:
 def _record_end(
     run: RunDirectory, event_log: EventLog, ended: RunEnded, attempt: LaunchAttempt
 ) -> None:
-    """Record the last event of the run, or only an error if torchrun will restart the ranks."""
+    """Record the last event of the run, or only an error if torchrun will restart the ranks.
+
+    The error of a crash is recorded with the command that resumes from the checkpoint, if any.
+    """
     crashed = ended.exit_code == TrainingFailed.exit_code
     if _restarts(ended, attempt):
         count = f"restart {attempt.number + 1} of {attempt.limit}"
@@ -329,7 +338,11 @@ def _watched_ranks(
     attempt: LaunchAttempt,
     early: EarlyStop,
 ) -> Iterator[None]:
-    """While training, end this rank when another one dies, with an error that names it."""
+    """While training, end this rank when another one dies, with an error that names it.
+
+    Raises:
+        TrainingFailed: training failed because another rank died.
+    """
     from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 
 class FttuiError(Exception):
-    """Base class of errors shown without a traceback: what, got, expected and the next step."""
+    """Base class of errors that a user can act on and that are shown without a traceback.
+
+    The text says what is wrong, what was found and expected, and what to do. Exit code 1.
+    """
 
     exit_code = 1
 

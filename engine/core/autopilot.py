@@ -41,11 +41,10 @@ class Autopilot(msgspec.Struct, kw_only=True):
     def decide(self, mode: str, why: str) -> AutopilotDecision:
         """Decide whether to recover now (act), to recommend it (propose), or to do nothing (wait).
 
-        `act` uses one recovery of the budget and starts the cooldown.
-
+        A decision to act uses one recovery of the budget and starts the cooldown.
 
         Args:
-            mode: propose or act.
+            mode: the autopilot's policy; act permits a recovery now, any other value only proposes.
             why: the reason of the call.
         """
         left = self.budget - self.acted

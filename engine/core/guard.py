@@ -56,7 +56,7 @@ class GuardDecision(msgspec.Struct, frozen=True):
 
 
 class Guard(msgspec.Struct, kw_only=True):
-    """Judges every update; its history is part of a checkpoint."""
+    """Checks every update before it is applied; the history of refused ones is in a checkpoint."""
 
     budget: int = 5
     """Largest number of updates skipped within `HISTORY_STEPS` steps."""
@@ -77,7 +77,8 @@ class Guard(msgspec.Struct, kw_only=True):
             loss: loss of this rank; if it is not finite on another rank, the gradient norm is not
                 finite on any rank.
             grad_norm: global gradient norm before clipping; None if it was not measured.
-            nonfinite: what to do with an update that is not finite: skip, halt or rollback.
+            nonfinite: what to do with an update that is not finite: skip, halt or rollback. Beyond
+                `budget` skips, or `MAX_ROLLBACKS` rollbacks, the decision is to halt.
         """
         bad = _what_is_bad(loss, grad_norm)
         if bad is None:
@@ -109,14 +110,14 @@ class Guard(msgspec.Struct, kw_only=True):
         if self.rollbacks >= MAX_ROLLBACKS:
             return GuardDecision(
                 UpdateVerdict.HALT,
-                f"{bad} at step {step}; {self.rollbacks} rollbacks for that reason did not help",
+                f"{bad} at step {step}; halted, because {self.rollbacks} rollbacks did not help",
             )
         self.rollbacks += 1
         reason = f"{bad} at step {step}; rolling back, as the nonfinite policy says"
         return GuardDecision(UpdateVerdict.ROLLBACK, reason)
 
     def spares(self, step: int) -> bool:
-        """Take back the rollback asked for at a step and count a skipped update instead.
+        """Take back the rollback asked for at a step, count a skipped update instead, return True.
 
         Return False, and change nothing, if the budget of skipped updates is used up.
         """
@@ -128,7 +129,7 @@ class Guard(msgspec.Struct, kw_only=True):
         return True
 
     def rewound(self, saved: Guard) -> Guard:
-        """Return the guard after a return to a checkpoint.
+        """Return the guard after a return to a checkpoint, from the guard `saved` in it.
 
         Refused updates are those of the checkpoint; the rollbacks of this process stay counted.
         """

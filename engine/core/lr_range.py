@@ -25,7 +25,10 @@ class LrRange:
     steps: int
 
     def factor(self, step: int) -> float:
-        """Return the learning rate after `step` steps as a multiple of the lowest one."""
+        """Return the learning rate after `step` steps as a multiple of the lowest one.
+
+        After the last step of the sweep it stays at the highest rate.
+        """
         share = min(step, self.steps - 1) / (self.steps - 1)
         return float((self.high / self.low) ** share)
 
@@ -44,7 +47,10 @@ class Sweep:
     _mean: float = 0.0
 
     def add(self, rate: float, loss: float) -> None:
-        """Add a rate and the loss before its update; a non-finite loss counts as divergence."""
+        """Add a rate and the loss before its update, and set `diverged` by the smoothed losses.
+
+        A non-finite loss counts as divergence and is not kept.
+        """
         if not math.isfinite(loss):
             self.diverged = True
             return

@@ -11,7 +11,7 @@ _GIB = 2**30
 
 @dataclass
 class MemoryPlanCheck:
-    """Warns when a step takes more memory than planned, or more than it last warned about."""
+    """Warns when a step takes clearly more memory than planned, and than it last warned about."""
 
     planned_bytes: int
     """Planned bytes of one rank, or those that a trial measured."""
@@ -32,7 +32,9 @@ class MemoryPlanCheck:
         self.planned_bytes, self.measure = max(known, measured_bytes), measure
 
     def over(self, used_bytes: int) -> str | None:
-        """Return the warning about a step's peak; None if it is as planned or was reported.
+        """Return the warning about a step's peak, and remember the peak.
+
+        None if the peak is at most `TOLERANCE` above the plan, or above the last one warned about.
 
         Args:
             used_bytes: peak memory of the rank that used most.
@@ -44,7 +46,7 @@ class MemoryPlanCheck:
         share = used_bytes / self.planned_bytes - 1
         return (
             f"memory: a step took {used_bytes / _GIB:.2f} GiB {self.measure}, {share:.0%} more "
-            f"than the {self.planned_bytes / _GIB:.2f} GiB planned. If little memory is left, "
-            "set train.activation_checkpointing: true, or lower train.batch or data.max_length; "
-            "the run goes on"
+            f"than the {self.planned_bytes / _GIB:.2f} GiB planned or measured before training. "
+            "If little memory is left, set train.activation_checkpointing: true, or lower "
+            "train.batch or data.max_length; the run goes on"
         )

@@ -43,7 +43,10 @@ class RecentNorms(msgspec.Struct):
             del self.clipped[: -self.norms.size]
 
     def percentile(self, percent: float) -> float | None:
-        """Return a percentile of the norms, with linear interpolation; None without any."""
+        """Return a percentile of the norms, with linear interpolation; None without any.
+
+        `percent` is limited to 0 to 100.
+        """
         ordered = self.norms.ordered
         if not ordered:
             return None

@@ -28,7 +28,7 @@ class StopRule(Protocol):
 
 
 def is_better(metric: str, value: float, than: float, by: float = 0.0) -> bool:
-    """Whether a metric has improved by more than an amount; NaN is never better."""
+    """Whether `value` of a metric is better than `than` by more than `by`; NaN is never better."""
     gain = than - value if metric in LOWER_IS_BETTER else value - than
     return gain > by
 
@@ -44,7 +44,10 @@ class BestMetric(msgspec.Struct, kw_only=True):
     """Evaluations since the best value."""
 
     def push(self, metric: str, step: int, value: float, by: float = 0.0) -> bool:
-        """Add a value; return whether it is the best so far by more than an amount."""
+        """Add a value; return whether it is better than the best so far by more than `by`.
+
+        The first finite value is the best so far; one that is not finite never is.
+        """
         improved = math.isfinite(value) and (
             self.value is None or is_better(metric, value, self.value, by)
         )
@@ -103,7 +106,10 @@ class ModelSelection:
         self.state = state
 
     def evaluated(self, step: int, metrics: dict[str, float]) -> None:
-        """Add an evaluation; one that is repeated at the same step counts once."""
+        """Add an evaluation; one that is repeated at the same step counts once.
+
+        `metrics` must contain `loss`.
+        """
         state, loss = self.state, metrics["loss"]
         state.eval_loss = loss
         best = state.best_eval_loss

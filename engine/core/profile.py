@@ -69,7 +69,10 @@ class ProfileContext:
 def summarise(
     recording: Recording, setting: ProfileContext, trace: str = ""
 ) -> StepsProfiled | None:
-    """Summarise the recorded steps; None if no whole step was recorded."""
+    """Summarise the recorded steps, with advice; None if no whole step was recorded.
+
+    `trace` is the file of the trace that the summary names.
+    """
     windows = [span for span in recording.spans if span.name == STEP]
     if not windows:
         return None
@@ -128,7 +131,10 @@ def _parts(
 
 
 def _of_part(name: str, times: dict[str, int]) -> int:
-    """Return the time of a part; parts are disjoint, except those nested in a micro-batch."""
+    """Return the time of a part without the parts nested in it.
+
+    `judge` includes the verdict on the step before; `other` is the time that no part covers.
+    """
     if name == "forward":
         return max(0, times[MICRO_BATCH] - times["backward"] - times[VERDICT])
     if name == "judge":
@@ -140,7 +146,10 @@ def _of_part(name: str, times: dict[str, int]) -> int:
 
 
 def _device_times(spans: Sequence[Activity], kernels: Sequence[Activity]) -> dict[str, int]:
-    """Return the nanoseconds of kernels by the span in which any host thread launched them."""
+    """Return the nanoseconds of kernels by the span in which any host thread launched them.
+
+    Those of `step` are the nanoseconds of all kernels.
+    """
     found: dict[str, int] = defaultdict(int)
     in_order = sorted(kernels, key=lambda k: k.began_ns)
     starts = [kernel.began_ns for kernel in in_order]
@@ -181,7 +190,10 @@ _KINDS = (
 
 
 def kind_of(name: str) -> str:
-    """Return the kind of a kernel or operation by its name, such as attention or copies."""
+    """Return the kind of a kernel or operation by its name, such as attention or copies.
+
+    One that no pattern matches is `elementwise`.
+    """
     low = name.lower()
     return next((kind for kind, words in _KINDS if re.search(words, low)), "elementwise")
 

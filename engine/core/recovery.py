@@ -107,7 +107,7 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
     probation: Probation | None = None
 
     def passed_over(self, step: int, *, saved: bool = False) -> int:
-        """Return how many batches were skipped before a step.
+        """Return how many optimizer-step batches were skipped before a step.
 
         Args:
             step: the step.
@@ -119,9 +119,10 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
         )
 
     def went_back(self, to_step: int, skipped: int) -> None:
-        """Record a rollback to a step: forget detours from there on, and add its own.
+        """Record a rollback to a step that skipped `skipped` optimizer-step batches after it.
 
-        The probation of a recovery that began at another step ends.
+        Data skipped from that step on are forgotten, because the rollback has undone it. The
+        probation of a recovery that began at another step ends.
         """
         self.detours = [d for d in self.detours if d.step < to_step]
         if skipped:
@@ -136,7 +137,7 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
         self.probation = Probation(attempt=attempt, until_step=until)
 
     def over(self) -> None:
-        """End the incident and forget its attempts."""
+        """End the incident: forget its attempts, and end the probation."""
         self.attempts, self.probation = [], None
 
 
@@ -157,7 +158,10 @@ class RecoveryContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
-    """Return an anomaly and the signals before it that belong to it, oldest first."""
+    """Return an anomaly and the alerts before it that belong to the same incident, oldest first.
+
+    They threaten the weights, and each is at most `INCIDENT_STEPS` before the next.
+    """
     found = [anomaly]
     for alert in sorted(alerts, key=lambda a: -a.step):
         near = 0 <= found[-1].step - alert.step <= INCIDENT_STEPS
@@ -174,12 +178,12 @@ def anomaly_named(
     Args:
         alerts: the alerts of the present timeline, oldest first.
         name: an alert's id, with or without the `-t<timeline>` it is announced with; empty for
-            the newest instability that is more than info.
+            the newest alert that threatens the weights.
         announced: the ids under which open alerts were announced, by the ids of the alerts; an id
             of an earlier timeline does not mean an open alert of this one.
 
     Raises:
-        NoWayBack: no such alert.
+        NoWayBack: there is no such alert, or a recovery cannot help against its kind.
     """
     bare = re.sub(r"-t\d+$", "", name)
     for alert in reversed(list(alerts)):
@@ -244,7 +248,10 @@ def _target(
     tried: Collection[str],
     timeline: int,
 ) -> RetainedCheckpoint | None:
-    """Return an untried checkpoint, else a tried one (the learning rate is halved once more)."""
+    """Return the newest good checkpoint before the signals, if possible one that was not tried.
+
+    With a tried one the learning rate is halved once more. None if there is no good checkpoint.
+    """
     fresh = good_checkpoint(manifests, signals, timeline=timeline, exclude=tried)
     return fresh or good_checkpoint(manifests, signals, timeline=timeline)
 
@@ -262,7 +269,11 @@ def _last_bad(anomaly: Alert, now: RecoveryContext) -> int:
 
 
 def _skip(bad_step: int, to_step: int, past: RecoveryHistory) -> int:
-    """Return how many batches lie between the checkpoint and a point beyond the bad batch."""
+    """Return how many optimizer-step batches to skip after a checkpoint to pass the bad step.
+
+    That is up to `SKIP_BEYOND` steps beyond it (`SKIP_BEYOND_AGAIN` in the second attempt), but
+    from 0 to `MAX_SKIP_STEPS` in all.
+    """
     bad_place = bad_step + past.passed_over(bad_step)
     place = to_step + past.passed_over(to_step, saved=True)
     beyond = SKIP_BEYOND_AGAIN if past.attempts else SKIP_BEYOND

@@ -114,9 +114,10 @@ def is_good(
 ) -> bool:
     """Whether a checkpoint taken now is a good rollback target.
 
-    Its loss must be finite, its evaluation loss at most `EVAL_TOLERANCE` above the lowest, and
-    there must be no warning of an instability in the `WATCH_WINDOW_STEPS` before it, or a rollback
-    would return to a state in which the instability has already begun.
+    Its loss must be finite, its evaluation loss finite and at most `EVAL_TOLERANCE` above the
+    lowest; None, not measured, passes. No alert that threatens the weights may be less than
+    `WATCH_WINDOW_STEPS` before it, or a rollback would return to a state in which the instability
+    has already begun.
     """
     if loss is not None and not math.isfinite(loss):
         return False

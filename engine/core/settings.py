@@ -189,7 +189,7 @@ def _describe_pause(settings: RunSettings) -> str:
 
 
 def pause_if_due(settings: RunSettings, step: int) -> RunSettings:
-    """Return the settings, paused if the last step of a command `run N` is done."""
+    """Return the settings: paused if the last step of a command `run N` is done, else unchanged."""
     if settings.pause_at_step is None or step < settings.pause_at_step:
         return settings
     return msgspec.structs.replace(settings, paused=True, pause_at_step=None)
@@ -197,6 +197,8 @@ def pause_if_due(settings: RunSettings, step: int) -> RunSettings:
 
 def clip_now(settings: RunSettings, percentile: Callable[[float], float | None]) -> float | None:
     """Return the max gradient norm of the next update; None when clipping is off.
+
+    A clip by percentile uses the last known value while there is no percentile yet.
 
     Args:
         settings: the settings in force.

@@ -36,7 +36,7 @@ def selected_cross_entropy(
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
-        chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
+        chunk_tokens: Tokens per chunk; None takes as many as have `LOGITS_AT_ONCE` logits.
         smoothing: Share of the target that is spread evenly over the vocabulary; not used with a
             `SlicedHead`.
 
@@ -121,16 +121,16 @@ def token_log_probs(
     """Return log p(label) of every labelled position, for losses that weigh or compare tokens.
 
     For a preference loss, `(log_probs * mask).sum(1)` is the log-probability of a sequence, and
-    divided by `mask.sum(1)` its mean per token. The gradient flows to `hidden`. The logits are
-    computed one chunk of tokens (with a sliced head, one slice of the vocabulary) at a time, and
-    again in the backward pass, so that at most one chunk is held. `HiddenStates` gives `hidden` and
-    `lm_head_of` the head, also in lean mode.
+    divided by `mask.sum(1)` its mean per token. The gradient flows to `hidden` and to a trained
+    head. The logits are computed one chunk of tokens (with a sliced head, one slice of the
+    vocabulary) at a time, and again in the backward pass, so that at most one chunk is held.
+    `HiddenStates` gives `hidden` and `lm_head_of` the head, also in lean mode.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = not counted.
         lm_head: Maps [n, H] to logits [n, V].
-        chunk_tokens: Tokens per chunk; None uses `LOGITS_AT_ONCE`.
+        chunk_tokens: Tokens per chunk; None takes as many as have `LOGITS_AT_ONCE` logits.
 
     Returns:
         Log-probabilities [B, T - 1] in fp32, 0 without a label, and the mask [B, T - 1] of the

@@ -14,7 +14,8 @@ from torch import Tensor
 def gather_counts(counts: Sequence[int]) -> list[list[int]]:
     """Return the counts of every rank in rank order; a collective on the hosts (gloo).
 
-    No device takes part, so it does not wait for work that is queued there.
+    Every rank passes the same number of counts. No device takes part, so it does not wait for work
+    that is queued there.
     """
     if world_size() == 1:
         return [list(counts)]
@@ -81,7 +82,7 @@ def _all_gather(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """all_gather of equal shapes; the gradient is the sum over ranks of the rank's own block."""
+    """Concatenates tensors of equal shape of all ranks; the gradient of a block sums all ranks'."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

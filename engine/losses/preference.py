@@ -160,6 +160,10 @@ def means(sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, f
 
 
 def about(name: str) -> str:
-    """Return the key of `counts` over which a sum is averaged: `chosen`, `rejected` or `all`."""
+    """Return which of the `counts` of `means` a sum is divided by: `chosen`, `rejected` or `all`.
+
+    Args:
+        name: name of the sum; its last word is what it is about, such as `rewards_chosen`.
+    """
     subject = name.rpartition("_")[2]
     return subject if subject in (CHOSEN, REJECTED) else "all"

@@ -78,7 +78,7 @@ def sliced_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Ten
             and `cap` of the logits.
     """
     head = sliced_of(lm_head)
-    assert head is not None, "the caller has checked that the head is sliced"
+    assert head is not None, "the head is not sliced; the caller has to check that"
     shape = _Shape(getattr(lm_head, "scale", 1.0), getattr(lm_head, "cap", None))
     function: Callable[..., Tensor] = _SlicedLogProbs.apply
     return function(states, targets, head, shape)

@@ -50,7 +50,10 @@ class GpuSampler:
         return self._handle is not None
 
     def sample(self) -> GpuSample:
-        """Read all sensors, in about 40 ms (most of it for PCIe) and without a CUDA call."""
+        """Read all sensors, in about 40 ms (most of it for PCIe) and without a CUDA call.
+
+        Every value is None if the card was not found.
+        """
         if self._handle is None:
             return GpuSample()
         nvml, handle = self._nvml, self._handle
@@ -172,7 +175,10 @@ def _handle(nvml: Any, wanted: int | str | None) -> Any:
 
 
 def _uuid_by_torch(index: int) -> str | None:
-    """Return the UUID that torch reports; None if torch is not loaded or CUDA not initialized."""
+    """Return the UUID that torch reports, with the prefix `GPU-`.
+
+    None if torch is not loaded, CUDA is not initialized, or this torch reports none.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return None

@@ -38,6 +38,9 @@ def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
 
     Returns:
         The handler; remove it from the root logger to close the file.
+
+    Raises:
+        OSError: the folder or the file cannot be created or opened.
     """
     path = (run_dir_logs / f"rank-{rank}.log").absolute()
     root = logging.getLogger()

@@ -162,9 +162,13 @@ class ControlledSession:
         Return the manifest of the checkpoint, or None if training starts from the beginning.
 
         Args:
-            checkpoint: name of the checkpoint; None starts from the beginning.
+            checkpoint: name or step of the checkpoint, or `last`; None starts from the beginning.
             history: summary of the events that earlier processes of this run journaled.
             steps: total number of planned optimizer steps.
+
+        Raises:
+            CheckpointError: the checkpoint is not usable.
+            TrainingFailed: the ranks have restored different states.
         """
         resumed = self._executor.resume_from(checkpoint) if checkpoint else None
         if resumed and resumed.step >= steps:
@@ -205,7 +209,10 @@ class ControlledSession:
             if self._finishes and not executor.finish():
                 self._commands.perform_due(executor)
         elif control.complete:
-            text = "all planned steps were already done; raise train.steps to continue"
+            text = (
+                "all planned steps were already done; to train further, resume with a larger "
+                "number of steps: --max-steps N"
+            )
             self._event_log.log("warning", text)
         state = RunState.STOPPED if control.ending else RunState.FINISHED
         state = RunState.UNSAVED if executor.unsaved else state

@@ -83,7 +83,10 @@ class EventLog:
         self.record(StateChanged(state=state, detail=detail))
 
     def progress(self, label: str, done: float, total: float) -> None:
-        """Record the progress of an operation, at most 4 times a second and when it is complete."""
+        """Record the progress of an operation, at most 4 times a second.
+
+        The first progress under a label and the completion are always recorded.
+        """
         now = time.monotonic()
         known, recorded_at = self._progress
         if label == known and done < total and now - recorded_at < _PROGRESS_EVERY_S:

@@ -65,7 +65,7 @@ def _encoded(record: Record) -> bytes:
 class JournalWriter:
     """Journals events in order and keeps a hub running; only rank 0 has one.
 
-    `emit` may be called from any thread and never waits for the disk.
+    Until `settle`, `emit` may be called from any thread and never waits for the disk.
     """
 
     def __init__(
@@ -148,7 +148,10 @@ class JournalWriter:
             self.recovered += payloads
 
     def emit(self, event: AnyEvent, *, step: int, timeline: int) -> None:
-        """Queue an event for the journal; once the journal is closed, do nothing."""
+        """Queue an event for the journal; once the journal is closed, do nothing.
+
+        Without the thread, as after `settle`, the event is written at once.
+        """
         if self._closed:
             return
         self._waiting.append((time.time(), step, timeline, event))
@@ -166,9 +169,10 @@ class JournalWriter:
         self._keeper.close()
 
     def settle(self) -> str:
-        """Write and sync all events; return why they are not on disk, or an empty text.
+        """Write and sync all events; return why the run is not on disk, or an empty text.
 
-        The thread of the writer ends; from now on each event is written when it is emitted.
+        That is also so while its folder is moved away, or lacks files that cannot be restored. The
+        thread of the writer ends; from now on each event is written when it is emitted.
         """
         self._stop.set()
         self._wake.set()
@@ -203,7 +207,10 @@ class JournalWriter:
         done.wait(_SYNC_PATIENCE_S)
 
     def _keep_reserve(self) -> None:
-        """Reserve disk space, so that the last events can be written even if the disk is full."""
+        """Reserve disk space, so that the last events can be written even if the disk is full.
+
+        If that fails, the log says so once.
+        """
         try:
             with self._run.open() as folder:
                 opened = folder.open_file(_RESERVE, os.O_RDWR | os.O_CREAT)

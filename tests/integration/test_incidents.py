@@ -186,7 +186,7 @@ def test_a_finished_run_is_not_trained_further(tmp_path: Path) -> None:
     before = play(run)
     again = play(run, resume="last")
     assert again.losses() == before.losses()
-    assert any("raise train.steps" in e.text for e in again.events(LogEmitted))
+    assert any("--max-steps N" in e.text for e in again.events(LogEmitted))
     assert len(again.events(CheckpointSaved)) == len(before.events(CheckpointSaved))
 
 

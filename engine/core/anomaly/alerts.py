@@ -29,7 +29,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """One plain line, such as `loss 6.52 is ×6.5 its level 1.00 (z 14)`."""
     value: float | None = None
     baseline: float | None = None
-    """The usual level the value is compared with, in the same unit."""
+    """The value it is compared with in the same unit, mostly its usual level."""
     z: float | None = None
     """Distance from the level in robust standard deviations."""
     ratio: float | None = None
@@ -65,6 +65,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The quantity, as the first words of the headline."""
     value: float
     level: float | None = None
+    level_name: str = "its level"
+    """What `level` is, as words of the headline before its number."""
     z: float | None = None
     tail: str = ""
     """The last words of the headline; may be empty."""
@@ -94,9 +96,9 @@ def to_alert(finding: Finding, step: int) -> Alert:
 def _headline(finding: Finding, ratio: float | None) -> str:
     words = [f"{finding.what} {finding.value:.4g}"]
     if ratio is not None and ratio > 0 and finding.level is not None:
-        words.append(f"is ×{ratio:.3g} its level {finding.level:.4g}")
+        words.append(f"is ×{ratio:.3g} {finding.level_name} {finding.level:.4g}")
     elif finding.level is not None:
-        words.append(f"against its level {finding.level:.4g}")
+        words.append(f"against {finding.level_name} {finding.level:.4g}")
     if finding.z is not None:
         words.append(f"(z {finding.z:.0f})")
     if finding.tail:

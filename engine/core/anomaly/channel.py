@@ -115,9 +115,10 @@ class Signal(msgspec.Struct):
         return min(self.recent.median(), near[len(near) // 2])
 
     def sds(self) -> tuple[float, float]:
-        """Return the standard deviations for a record and for levels.
+        """Return the standard deviation of a record, and the one to compare levels by.
 
-        They change slowly, so that they are looked up every few records only.
+        They change slowly, so after the first `FRESH_RECORDS` records they are computed anew only
+        every `NOISE_EVERY` records.
         """
         if self.known_sds is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
             self.known_sds = list(self._sds())
@@ -134,7 +135,10 @@ class Signal(msgspec.Struct):
         return max(long, self._shrunk(fresh[len(fresh) // 2] / NORMAL_BEND)), long * wide
 
     def _shrunk(self, sd: float) -> float:
-        """Return an estimate of the noise, drawn to the prior while the bends are few."""
+        """Return an estimate of the noise, at least `MIN_SD`.
+
+        While there are fewer than `NOISE_RECORDS` bends it is drawn to `PRIOR_SD`.
+        """
         count = len(self.bends)
         if count < NOISE_RECORDS:
             square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * sd**2) / (PRIOR_WEIGHT + count)
@@ -156,7 +160,12 @@ class Signal(msgspec.Struct):
     def limit(self, sd: float, probability: float) -> float:
         """Return the residual that the next value exceeds with this probability.
 
-        `sd` is the standard deviation of a record.
+        It is at least the limit by the tail `LIGHTEST_TAIL`, and at least the one that follows from
+        outliers that the run has come back from.
+
+        Args:
+            sd: standard deviation of a record.
+            probability: probability of a larger residual.
         """
         widened = sd * self._widening()
         limit = max(
@@ -167,15 +176,16 @@ class Signal(msgspec.Struct):
     def normal_limit(self, sd: float) -> float:
         """Return the residual that normal noise exceeds once in 30,000 records.
 
-        It is at least the limit that follows from outliers that the run has come back from.
+        `sd` is the standard deviation of a record. The residual is at least the limit that follows
+        from outliers that the run has come back from.
         """
         return max(NORMAL_SD * sd * self.tail.width(RECORD_TAIL), self.tail.outlier_limit(sd))
 
     def takes_alarms(self, x: float) -> bool:
         """Return whether a value may raise an alarm.
 
-        It must be above the value before it; within `QUIET_RECORDS` of an alarm it must be twice
-        the value that raised the alarm.
+        It must be above the value before it, if there is one. Within `QUIET_RECORDS` records of an
+        alarm it must instead be more than `GROWN_RISE` above the value that raised the alarm.
         """
         if self.quiet:
             return x > self.peak + GROWN_RISE
@@ -189,7 +199,7 @@ class Signal(msgspec.Struct):
 
         Args:
             x: the value.
-            reading: its residual, as `read` returned it.
+            reading: the value as `read` compared it, or None if there was no baseline yet.
             alarmed: whether it raised an alarm.
         """
         self.count += 1
@@ -220,7 +230,10 @@ class Signal(msgspec.Struct):
         return bend
 
     def relearn(self) -> None:
-        """Reset the level; keep the estimates of noise and tail."""
+        """Reset the level; keep the estimates of noise and tail.
+
+        `read` returns None until `FIRST_RECORDS` new values are known.
+        """
         self.recent.clear()
         self.count = 0
         self.last = None

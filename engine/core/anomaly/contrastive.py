@@ -25,6 +25,9 @@ class Collapse(msgspec.Struct):
     ) -> tuple[str, float, float] | None:
         """Add a record; return (quantity, value, limit) if it completes a collapse, else None.
 
+        A collapse is complete after `COLLAPSE_RECORDS` such records in a row. A record in which a
+        value was not measured ends the row. The limit of the loss is ln(candidates).
+
         Args:
             neg_cos: mean cosine to the negatives; None if it is not measured.
             loss: the contrastive part of the loss; None if it is not measured.

@@ -53,12 +53,15 @@ class Detector:
     def update(self, record: _Record) -> list[Alert]:
         """Return the alerts that a record raises, and update the baselines with it.
 
+        A step below the one before, as after a rollback, first resets the levels (see `relearn`).
+        Verdicts on earlier alerts that are due are kept for `take_verdicts`.
+
         Args:
             record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tokens` (of the step,
                 on all ranks), `tok_s`, `mem_allocated`, `rank_mem` (the same of every rank),
                 `loss_scale`, `rank_s` (each rank's own seconds); for contrastive runs `neg_cos`,
-                `contrastive` (that part of the loss) and `candidates`. Any may be missing or None,
-                loss and norm may be NaN or infinite.
+                `contrastive` (that part of the loss) and `candidates`. Any may be missing or None;
+                a missing step is 0. Loss and norm may be NaN or infinite.
         """
         state = self._state
         record = _named(record)
@@ -76,7 +79,10 @@ class Detector:
         return [to_alert(finding, step) for finding in found]
 
     def usual_up_to(self) -> float | None:
-        """Return the loss above which the next record may be a spike; None while it is unknown."""
+        """Return the loss above which the next record may be a spike.
+
+        None while it is unknown, or if it is not finite.
+        """
         state = self._state
         return state.stability.usual_up_to(state.strict())
 
@@ -85,7 +91,7 @@ class Detector:
         return self._state.stability.loss_level()
 
     def take_verdicts(self) -> list[AlertVerdict]:
-        """Return the verdicts on earlier alerts since the last call."""
+        """Return the verdicts on alerts that were reached since the last call, each only once."""
         taken, self._verdicts = self._verdicts, []
         return taken
 
@@ -98,8 +104,8 @@ class Detector:
     def relearn(self) -> None:
         """Reset the baseline levels, as after a rollback, a new learning rate or other data.
 
-        Spikes and gradient explosions are found again after six records, divergences after ten
-        more.
+        Spikes and gradient explosions can be found again from the 7th record on, divergences from
+        the 16th.
         """
         self._state.stability.relearn()
         self._state.plateau.relearn()
@@ -136,7 +142,7 @@ class Detector:
             self._verdicts += state.verdicts.update(state.measures(record), step, state.back)
 
     def _training(self, record: _Record) -> list[Finding]:
-        """Return the findings about loss and gradient; none for a record without both."""
+        """Return the findings about loss and gradient; empty if a record has neither of them."""
         state = self._state
         loss, norm, lr = record.get("loss"), record.get("grad_norm"), record.get("lr")
         if loss is None and norm is None:
@@ -195,7 +201,13 @@ class Detector:
         what, tail = "evaluation loss", "while training still improves"
         return [
             Finding(
-                kind="overfit", severity=INFO, what=what, value=evaluated, level=best, tail=tail
+                kind="overfit",
+                severity=INFO,
+                what=what,
+                value=evaluated,
+                level=best,
+                level_name="its best",
+                tail=tail,
             )
         ]
 
@@ -209,7 +221,7 @@ class Detector:
                 Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail)
             )
         if scale and (fall := state.loss_scale.update(scale)):
-            found.append(_watch("nonfinite", "loss scale", *fall, tail="overflows keep coming"))
+            found.append(_watch("nonfinite", "loss scale", *fall, tail="(overflows keep coming)"))
         return found + self._collapse(record)
 
     def _collapse(self, record: _Record) -> list[Finding]:
@@ -221,7 +233,17 @@ class Detector:
         if alike is None:
             return []
         what, value, level = alike
-        return [Finding(kind="collapse", severity=ALARM, what=what, value=value, level=level)]
+        name = "the limit" if what.startswith("mean cosine") else "the loss of guessing"
+        return [
+            Finding(
+                kind="collapse",
+                severity=ALARM,
+                what=what,
+                value=value,
+                level=level,
+                level_name=name,
+            )
+        ]
 
     def _machine(self, record: _Record) -> list[Finding]:
         state, found = self._state, []
@@ -232,11 +254,16 @@ class Detector:
         found += self._leaks(memory_by_rank(record))
         if slow := state.straggler.update(record.get("rank_s") or ()):
             rank, own, others = slow
-            found.append(_watch("straggler", f"seconds of rank {rank}:", own, others))
+            alert = _watch("straggler", f"seconds of rank {rank}:", own, others)
+            found.append(msgspec.structs.replace(alert, level_name="those of the other ranks,"))
         return found
 
     def _leaks(self, memory: list[float]) -> list[Finding]:
-        """Return the worst memory leak of a record; its text names the other ranks that leak."""
+        """Return the worst memory leak that a record completes, or no finding.
+
+        Its text names the other ranks whose memory leaks. Another number of ranks than before
+        starts the detection anew.
+        """
         memories = self._state.memories
         if memory and len(memories) != len(memory):
             memories[:] = [Memory() for _ in memory]
@@ -250,12 +277,12 @@ class Detector:
         worst, (now, before) = max(leaks, key=lambda item: item[1][0] / item[1][1])
         what = f"allocated memory of rank {worst}" if len(memory) > 1 else "allocated memory"
         others = ", ".join(str(rank) for rank, _ in leaks if rank != worst)
-        found = _watch("vram_leak", what, now, before, tail=others and f"as on rank {others}")
+        found = _watch("vram_leak", what, now, before, tail=others and f"(also on rank {others})")
         return [msgspec.structs.replace(found, rank=worst)]
 
 
 def _named(record: _Record) -> _Record:
-    """Return the record with its memory under the key `mem_allocated`."""
+    """Return the record with its memory, if it has any, under the key `mem_allocated`."""
     if record.get("mem_allocated") is not None:
         return record
     known = (record[key] for key in _MEMORY_KEYS if record.get(key) is not None)

@@ -88,9 +88,11 @@ class Instability(msgspec.Struct):
     ) -> list[Finding]:
         """Return the instabilities that a record shows, and update the baselines with it.
 
+        Values that are not finite change no baseline.
+
         Args:
-            loss: loss of the record, if known.
-            norm: gradient norm of the record, if known.
+            loss: loss of the record; None if unknown.
+            norm: gradient norm of the record; None if unknown.
             strict: thresholds of alarms.
             scaled: whether a loss scaler skips steps whose gradients overflow.
             tokens: tokens of the step; 0 if unknown.
@@ -105,10 +107,11 @@ class Instability(msgspec.Struct):
         return found + grad
 
     def _noise_factor(self, tokens: float) -> float:
-        """Return the factor on the noise of a step that has fewer tokens than usual.
+        """Return the factor on the noise of a step: above 1 if it has fewer tokens than usual.
 
         The standard deviation of a mean goes with the inverse root of their number. Such a step
-        is the last one of an epoch, or one of short texts.
+        is the last one of an epoch, or one of short texts. The factor is 1 if the number of tokens
+        is unknown (0).
         """
         if not 0 < tokens < math.inf:
             return 1.0
@@ -117,7 +120,11 @@ class Instability(msgspec.Struct):
         return math.sqrt(usual / tokens) if tokens < usual else 1.0
 
     def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> list[Finding]:
-        """Return the finding about the first of some records that are not finite."""
+        """Return the finding about a record that is not finite, or no finding.
+
+        Only a record after `BAD_RECORDS` finite ones is reported. With a loss scaler a gradient
+        norm that is not finite is only information; the alarm comes with the `SCALER_RECORDS`th.
+        """
         bad = self._bad(loss, norm)
         if bad is None:
             self.since_bad += 1
@@ -160,7 +167,7 @@ class Instability(msgspec.Struct):
             what="loss",
             value=0.0,
             level=level,
-            tail="exactly 0: a number format ran over",
+            tail="(exactly 0: a number format overflowed)",
         )
 
     def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> list[Finding]:
@@ -204,7 +211,10 @@ class Instability(msgspec.Struct):
         return self._judge_loss(loss, fresh[-1], strict, noisier) + found
 
     def _settle(self, values: list[float]) -> None:
-        """Rebuild the baseline from earlier losses, because the scale is new or has changed."""
+        """Rebuild the baseline from earlier losses, because the scale is new or has changed.
+
+        `values` are these losses on the scale, oldest first.
+        """
         self.loss = Signal()
         self.trend = Trend()
         for x in values:
@@ -237,7 +247,7 @@ class Instability(msgspec.Struct):
         return max(min(LOSS_RISE, CLEAR_SD * sd), CLEAR_RISE)
 
     def usual_up_to(self, strict: Strictness) -> float | None:
-        """Return the loss above which a record may be a spike.
+        """Return the loss above which a record may be a spike by the thresholds `strict`.
 
         None while the level is unknown, or if the limit is not finite.
         """

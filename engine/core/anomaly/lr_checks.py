@@ -24,7 +24,7 @@ class LrZero(msgspec.Struct):
     zeros: int = 0
 
     def update(self, lr: float) -> bool:
-        """Add a learning rate; return True in the record where the zeros count as a mistake."""
+        """Add a learning rate; return True with the `ZERO_RECORDS`th 0 in a row, else False."""
         self.zeros = self.zeros + 1 if lr == 0 else 0
         return self.zeros == ZERO_RECORDS
 
@@ -48,7 +48,10 @@ class LossScale(msgspec.Struct):
     told: bool = False
 
     def update(self, scale: float) -> tuple[float, float] | None:
-        """Add a loss scale; return it and the one it fell from, once per collapse, else None."""
+        """Add a loss scale; return it and the one it fell from, once per collapse, else None.
+
+        The first `SCALE_WARMUP` loss scales show no collapse.
+        """
         self.count += 1
         self.last = [*self.last[1 - SCALE_RECORDS :], scale]
         if self.count <= SCALE_WARMUP:

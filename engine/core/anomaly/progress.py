@@ -69,14 +69,14 @@ class Dead(msgspec.Struct):
         """Add a record; return True once, when the run counts as dead: it has no gradient any more.
 
         Args:
-            loss: loss of the record; None if a loss of 0 is normal here.
-            grad_norm: gradient norm of the record.
-            usual: median gradient norm so far; None if unknown.
+            loss: loss of the record; None if unknown, or if a loss of 0 is normal here.
+            grad_norm: gradient norm of the record; None if unknown.
+            usual: median of the recent gradient norms; None if unknown.
         """
         floor = DEAD_SHARE * (usual or 0.0)
         self.positive = self.positive or (grad_norm is not None and grad_norm > 0)
         moves = loss is not None and self.last_loss is not None and loss != self.last_loss
-        self.last_loss = loss
+        self.last_loss = loss if loss is not None and math.isfinite(loss) else None
         if loss == 0.0 or (grad_norm is not None and grad_norm <= floor):
             self.zeros += 1
             self.moved = self.moved or moves
@@ -90,7 +90,7 @@ class Dead(msgspec.Struct):
         return False
 
     def _many(self) -> int:
-        """Return the length of a stretch that chance does not explain."""
+        """Return the number of records without a gradient that chance does not explain."""
         share = (1 + self.before) / (2 + self.seen)
         chance = math.ceil(math.log(DEAD_CHANCE) / math.log(share)) if share < 1 else 0
         return max(DEAD_RECORDS, DEAD_LONGER * self.longest, chance)
@@ -160,7 +160,7 @@ class Plateau(msgspec.Struct):
 
         Args:
             x: loss on the loss scale.
-            lr: learning rate of the record.
+            lr: learning rate of the record; None if unknown.
         """
         if lr is not None and lr > self.top_lr:
             self.top_lr = lr
@@ -192,7 +192,7 @@ class Plateau(msgspec.Struct):
             self.count = RUN_BLOCKS
 
     def relearn(self) -> None:
-        """Forget the losses so far, as after a rollback."""
+        """Forget the losses so far, as after a rollback; the size of a block stays."""
         self.blocks = []
         self.total, self.held = 0.0, 0
 

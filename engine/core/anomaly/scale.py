@@ -58,7 +58,8 @@ class Scale(msgspec.Struct):
         """Add a finite loss; return the losses that can be placed on the scale now.
 
         The list is empty at first, then has all losses so far, in order, then each new one. It has
-        the newest losses again if the run turns out to need another unit.
+        the newest losses again if the run turns out to need another unit. A loss of exactly 0 is
+        only returned if the scale is `linear`.
         """
         self.records += 1
         if loss == 0:
@@ -105,6 +106,10 @@ class Scale(msgspec.Struct):
         return math.asinh(loss / self.unit)
 
     def back(self, x: float) -> float:
-        """Return the loss of a value on the scale; the inverse of `to`."""
+        """Return the loss of a value on the scale, the inverse of `to`; there must be a unit.
+
+        Raises:
+            OverflowError: the loss is too large for a float.
+        """
         assert self.unit is not None, "no unit yet: take() chooses it from the first losses"
         return self.unit * math.sinh(x)

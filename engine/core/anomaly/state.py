@@ -36,7 +36,11 @@ RATE_POWER = 3.3
 
 
 def _by_value(finding: Finding) -> Yardstick:
-    """Return the yardstick before a level is known: the finding's own level, or finite values."""
+    """Return the yardstick for a finding while the run has no level to compare with yet.
+
+    The finding is over when the loss is near the finding's own level or, if it has none, when
+    values are finite again.
+    """
     if finding.level is None:
         return Yardstick(channel="odd", level=0.0)
     return Yardstick(channel="plain loss", level=finding.level, margin=BACK_RISE * finding.level)
@@ -83,7 +87,7 @@ class State(msgspec.Struct):
         return self._by_level(finding) or _by_value(finding)
 
     def _by_level(self, finding: Finding) -> Yardstick | None:
-        """Return the yardstick by the level learned so far, or None without a level."""
+        """Return the yardstick by the level learned so far; None if none is known yet."""
         level = finding.level or 0.0
         match finding.kind, finding.what:
             case "grad_explosion" | "nonfinite", "grad norm":
@@ -139,7 +143,11 @@ class State(msgspec.Struct):
         return signal.sds()[0] if len(signal.bends) else 0.0
 
     def measures(self, record: Mapping[str, Any]) -> dict[str, float | None]:
-        """Return the quantities of a record, on the scales of the yardsticks."""
+        """Return the quantities of a record by name, on the scales of the yardsticks.
+
+        The value is None if it has no place on its scale, such as one that is not finite. A
+        quantity that the record does not have is left out.
+        """
         loss, norm, rate = record.get("loss"), record.get("grad_norm"), record.get("tok_s")
         known = [value for value in (loss, norm) if value is not None]
         odd = not all(math.isfinite(value) for value in known)

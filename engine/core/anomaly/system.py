@@ -43,10 +43,10 @@ class Throughput(msgspec.Struct):
     count: int = 0
 
     def update(self, rate: float) -> tuple[float, float] | None:
-        """Add a throughput; return (present, usual) when a lasting drop is found, else None.
+        """Add a throughput; return (present, usual) once when a lasting drop is found, else None.
 
-        The long window takes no values while the rate is low; after a long time the low rate
-        becomes the usual one.
+        While the rate is low, the usual rate does not change; after about 200 such records the low
+        rate becomes the usual one.
         """
         fallen = self.fast.push(rate)
         if fallen is not None and self.low == 0:
@@ -72,7 +72,8 @@ class Memory(msgspec.Struct):
     def update(self, allocated: float) -> tuple[float, float] | None:
         """Add a value; return (memory now, memory before) if it completes a leak, else None.
 
-        A leak is `BLOCKS` rising blocks in a row, `LEAK_RISE` in all, to a new height.
+        A leak is `BLOCKS` blocks in a row whose lows rise, to at least `LEAK_RISE` times the low of
+        the first of them and of every block before. The first blocks of a run do not count.
         """
         self.block.append(allocated)
         if len(self.block) < BLOCK_RECORDS:
@@ -102,7 +103,8 @@ class Straggler(msgspec.Struct):
     def update(self, seconds: Sequence[float]) -> tuple[int, float, float] | None:
         """Add the seconds of every rank; return (slow rank, its seconds, seconds of the others).
 
-        A rank is returned once, after `SLOW_RECORDS` as the slowest; otherwise the result is None.
+        A rank is returned in its `SLOW_RECORDS`th record in a row as the slow one, with smoothed
+        seconds and the median of the others; otherwise, and with a single rank, the result is None.
         """
         if len(seconds) < 2 or min(seconds) <= 0:
             return None

@@ -62,7 +62,10 @@ class Tail(msgspec.Struct):
     """Records since the alarms in the window, newest last."""
 
     def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
-        """Add the value `z`, in standard deviations `sd` of a record; alarms are kept apart."""
+        """Add the value `z`, in standard deviations `sd` of a record.
+
+        A value that raised an alarm counts for the largest value only when the next one does.
+        """
         self.window.push(z)
         residual = z * sd
         if alarmed:

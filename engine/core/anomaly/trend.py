@@ -117,7 +117,7 @@ class Trend(msgspec.Struct):
         return Lift(lift, level, sd)
 
     def take(self, x: float) -> float | None:
-        """Add a value without a test; return the present level, if there is one."""
+        """Add a value without a test; return the present level, or None with too few values."""
         self.count += 1
         self.last.append(x)
         del self.last[:-FAST_RECORDS]
@@ -170,7 +170,10 @@ class ColdStart(msgspec.Struct):
     alarmed: bool = False
 
     def update(self, loss: float) -> float | None:
-        """Add a loss; return the level from which it diverged, once, else None."""
+        """Add a loss; return the level from which it diverged, once, else None.
+
+        Only the first `COLD_RECORDS` losses above 0 are looked at.
+        """
         if self.alarmed or len(self.losses) >= COLD_RECORDS or loss <= 0:
             return None
         self.losses.append(loss)

@@ -1,4 +1,4 @@
-"""Verdicts on earlier alerts: some records later, whether the quantity is back at its level."""
+"""Verdicts on alerts: some records after an alert, is its quantity back at the level before it?"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Yardstick(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 30
     """Number of records to wait; only records with the quantity count."""
     last: int = 8
-    """Number of the newest values that are judged, by their median."""
+    """Number of the newest values whose median is compared with the level."""
 
 
 class OpenAlert(msgspec.Struct):
@@ -40,7 +40,7 @@ class Verdicts(msgspec.Struct):
     pending: list[OpenAlert] = []
 
     def watch(self, alert: str, by: Yardstick) -> None:
-        """Add an alert that waits for its verdict."""
+        """Add an alert by its id; `update` returns its verdict, reached by the yardstick `by`."""
         self.pending.append(OpenAlert(id=alert, by=by))
 
     def watches(self, channel: str) -> bool:
@@ -50,7 +50,7 @@ class Verdicts(msgspec.Struct):
     def update(
         self, values: Mapping[str, float | None], step: int, back: Callable[[str, float], float]
     ) -> list[AlertVerdict]:
-        """Add a record; return the verdicts that are due.
+        """Add a record; return the verdicts that are due. Their alerts no longer wait.
 
         Args:
             values: value by quantity, on its scale; None if not finite, absent if unknown.
@@ -67,7 +67,14 @@ class Verdicts(msgspec.Struct):
         return due
 
     def settle(self, step: int, back: Callable[[str, float], float]) -> list[AlertVerdict]:
-        """Judge all waiting alerts by the records so far, because the run ends."""
+        """Return verdicts on all waiting alerts by the records so far, because the run ends.
+
+        No alert waits afterwards.
+
+        Args:
+            step: the last step.
+            back: as in `update`.
+        """
         due, self.pending = self.pending, []
         return [_judge(item, step, back) for item in due]
 

@@ -1,1 +1,1 @@
-"""The search for the samples behind an anomaly: its way back, and which samples it leaves out."""
+"""Search for the samples behind an anomaly: the steps to train again, and the tests of groups."""

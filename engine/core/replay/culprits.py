@@ -66,6 +66,8 @@ class Noise(NamedTuple):
         """Estimate the noise from the figures of the steps before, of which some may be odd.
 
         A step is compared with the mean of its two neighbours, so that a falling loss adds little.
+        With fewer than `FEW` finite steps the noise is taken for 5 % of the level of the loss, and
+        for 0.05 of the logarithm of the norm.
         """
         finite = [one.scaled() for one in steps if one.finite]
         losses, norms = ([one[index] for one in finite] for index in (0, 1))
@@ -89,11 +91,21 @@ class Suspect:
     absent: Figures
 
     def loss_share(self, whole: Figures, replaced: Figures) -> float | None:
-        """Return its share in what the samples add to the loss; None if that is not finite."""
+        """Return its share, 0 to 1, in what the samples add to the loss of the step.
+
+        None if the losses are not finite, or the samples add nothing.
+
+        Args:
+            whole: the figures with all samples.
+            replaced: the figures with all samples replaced.
+        """
         return _share(self.present.loss - self.absent.loss, whole.loss - replaced.loss)
 
     def norm_share(self, whole: Figures, replaced: Figures) -> float | None:
-        """Return its share in what the samples add to the gradient norm; None if not finite."""
+        """Return its share, 0 to 1, in what the samples add to the gradient norm of the step.
+
+        None if the norms are not finite, or the samples add nothing. Arguments as `loss_share`.
+        """
         added = self.present.grad_norm - self.absent.grad_norm
         return _share(added, whole.grad_norm - replaced.grad_norm)
 
@@ -135,9 +147,11 @@ def most_tests(samples: int) -> int:
 def search(samples: Sequence[str], noise: Noise) -> Search:
     """Search a step for the samples that raise its loss or its gradient norm.
 
+    A generator, see `Search`: it yields the samples of each test and is sent the test's figures.
+
     Args:
         samples: ids of the samples of the step.
-        noise: of the steps before.
+        noise: noise of the figures of the steps before.
     """
     tests = _Tests(tuple(dict.fromkeys(samples)))
     whole = yield from tests.run(tests.samples)
@@ -175,7 +189,13 @@ def search(samples: Sequence[str], noise: Noise) -> Search:
 def _halve(
     tests: _Tests, group: Sequence[str], excess: _Excess
 ) -> Generator[tuple[str, ...], Figures, tuple[str, list[str]]]:
-    """Narrow a group to one candidate by halving; return it and the smallest group that raised."""
+    """Narrow a group to one candidate by halving; return it and the smallest raised group.
+
+    That is the smallest half whose test had raised figures, or the whole group if none had.
+
+    Raises:
+        OutOfTests: the number of tests is used up.
+    """
     group, smallest = list(group), list(group)
     while len(group) > 1:
         half, other = group[: len(group) // 2], group[len(group) // 2 :]
@@ -199,7 +219,7 @@ class _Tests:
         self._most = most_tests(len(samples))
 
     def run(self, present: tuple[str, ...]) -> Generator[tuple[str, ...], Figures, Figures]:
-        """Return the figures with these samples present.
+        """Return the figures with these samples present; yields them for a test unless known.
 
         Raises:
             OutOfTests: another test would be one too many.
@@ -224,7 +244,10 @@ class _Excess:
 
     @classmethod
     def of(cls, whole: Figures, replaced: Figures, noise: Noise) -> _Excess | None:
-        """Return the excess; None if the figures are about the same with all samples replaced."""
+        """Return the excess of the whole step over the step with all samples replaced.
+
+        None if the figures are about the same, or those of the replaced step are not finite.
+        """
         if not replaced.finite:
             return None
         base = replaced.scaled()
@@ -240,14 +263,17 @@ class _Excess:
         return None if min(limits) == math.inf else cls(base, (limits[0], limits[1]), above)
 
     def raised(self, figures: Figures) -> bool:
-        """Return whether these figures are raised."""
+        """Return whether a figure is above its limit or not finite."""
         return not figures.finite or any(
             value - low > limit
             for value, low, limit in zip(figures.scaled(), self.base, self.limits, strict=True)
         )
 
     def explained(self, rest: Figures) -> bool:
-        """Return whether little is left of the excess of the figure that was raised most."""
+        """Return whether little is left of the excess of the figure that was raised most.
+
+        False if these figures, or those of the whole step, are not finite.
+        """
         if not rest.finite or min(self.limits) == math.inf:
             return False
         rows = zip(rest.scaled(), self.base, self.limits, self.whole, strict=True)
@@ -255,7 +281,7 @@ class _Excess:
         return most[0] - most[1] <= REST * most[3]
 
     def lowered(self, before: Figures, after: Figures) -> bool:
-        """Return whether the figures may be lower than before; not finite ones hide it."""
+        """Return whether the figures may be lower than before: True also if some are not finite."""
         if not before.finite or not after.finite:
             return True
         pairs = zip(before.scaled(), after.scaled(), self.limits, strict=True)

@@ -1,4 +1,4 @@
-"""Replay plan: how to come from a checkpoint to the step of an anomaly again, from the journal.
+"""Replay plan: the steps to train again from a checkpoint up to the step of an anomaly.
 
 A journal holds every step with its learning rate and clip, and every command that moved the data or
 changed the quarantine. Read in order, with the steps dropped that a rollback has undone, it says by
@@ -83,7 +83,7 @@ class _Path:
         self._quarantine: tuple[str, ...] = ()
 
     def follow(self, step: int, event: AnyEvent) -> None:
-        """Take in the next event of the journal."""
+        """Add what the next event of the journal says, or drop what a rollback or resume undid."""
         match event:
             case StepFinished():
                 self.entries.append(_Step(step, event, self._quarantine))
@@ -108,7 +108,11 @@ class _Path:
             self._quarantine = event.settings.quarantine
 
     def _go_back(self, checkpoint: str, step: int) -> None:
-        """Drop what came after a checkpoint; without a record of it, what came after its step."""
+        """Drop the entries after the record of a checkpoint.
+
+        Without such a record, drop the entries of steps after `step` and all entries of skipped
+        data, whose step is not known.
+        """
         for at in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[at]
             if isinstance(entry, _Saved) and entry.name == checkpoint:
@@ -133,7 +137,8 @@ def plan_replay(
         accumulate: micro-batches of a step.
 
     Raises:
-        Unrepeatable: with the reason.
+        Unrepeatable: there is no such anomaly, samples cannot cause its kind, no checkpoint before
+            it is on disk, or the journal lacks steps.
     """
     found = _anomaly(records(), anomaly)
     path = _Path()
@@ -175,8 +180,8 @@ def _anomaly(records: Iterable[Record], wanted: str) -> Record:
     assert isinstance(found.event, AnomalyRaised)
     if found.event.kind not in SEARCHED:
         raise Unrepeatable(
-            f"{wanted} is no matter of single samples; expected an anomaly of the kinds "
-            f"{', '.join(sorted(SEARCHED))}"
+            f"{wanted} is an anomaly of the kind {found.event.kind}, which samples do not cause; "
+            f"expected one of the kinds {', '.join(sorted(SEARCHED))}"
         )
     return found
 
@@ -184,7 +189,11 @@ def _anomaly(records: Iterable[Record], wanted: str) -> Record:
 def _start(
     entries: Sequence[_Saved | _Skipped | _Step], step: int, known: Collection[str], anomaly: str
 ) -> int:
-    """Return the index of the newest checkpoint before a step that is still on disk."""
+    """Return the index of the newest checkpoint before a step that is still on disk.
+
+    Raises:
+        Unrepeatable: no such checkpoint; the text names the anomaly.
+    """
     for at in range(len(entries) - 1, -1, -1):
         entry = entries[at]
         if isinstance(entry, _Saved) and entry.step < step and entry.name in known:

@@ -78,6 +78,13 @@ class Checkpointer:
     def save(self, counters: Counters, facts: dict[str, Any], timeline: int) -> Saved:
         """Write one checkpoint and return it; if any rank fails, remove the checkpoint's folder.
 
+        All ranks call this together.
+
+        Args:
+            counters: the plain values of the state.
+            facts: further fields of the manifest, by name.
+            timeline: the present timeline.
+
         Raises:
             CheckpointError: writing failed; the text says on which ranks. Training can continue.
         """
@@ -158,7 +165,8 @@ class Checkpointer:
     def _identified(self, manifest: Manifest) -> Manifest:
         """Return the manifest with the hashes of model and data, and add them to earlier manifests.
 
-        A checkpoint before the first step does not wait for the hashes and gets them later.
+        A checkpoint before the first step does not wait for the hashes and gets them later. The
+        manifest is returned unchanged while the hashes are not known, or if none are recorded.
         """
         if self._identity is None:
             return manifest
@@ -175,8 +183,14 @@ class Checkpointer:
     def restore(self, wanted: str) -> tuple[Manifest, Counters]:
         """Verify a checkpoint on every rank, restore it in place, and return manifest and counters.
 
+        All ranks call this together.
+
+        Args:
+            wanted: name or step of the checkpoint, or `last`.
+
         Raises:
-            CheckpointError: the checkpoint is not usable; no rank has changed anything.
+            CheckpointError: the checkpoint is not usable; no rank has changed anything. It is
+                `ContentChanged` if model or data are not those of the checkpoint.
             TrainingFailed: the ranks have restored different states.
         """
         found: tuple[Manifest, Any] | None = None
@@ -200,7 +214,11 @@ class Checkpointer:
         return manifest, self._state.stage(self.ledger.path(manifest.name), self._agreement.rank)
 
     def _require_same_state(self, name: str, counters: Counters) -> None:
-        """Fail if the ranks restored different states; they would train different models."""
+        """Compare the states that the ranks restored; with different ones they would train apart.
+
+        Raises:
+            TrainingFailed: the ranks hold different states.
+        """
         prints = self._agreement.gather(self._state.fingerprint(counters))
         if len(set(prints)) > 1:
             listed = ", ".join(f"rank {rank}: {p.hex()[:8]}" for rank, p in enumerate(prints))

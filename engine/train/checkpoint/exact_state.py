@@ -28,7 +28,11 @@ class ExactState(Protocol):
         """Write the part of the state that belongs to one rank."""
 
     def stage(self, folder: Path, rank: int) -> Any:
-        """Read and check a checkpoint for `apply`, without changing the live state."""
+        """Read and check a checkpoint for `apply`, without changing the live state.
+
+        Raises:
+            CheckpointError: a file cannot be read or does not fit.
+        """
 
     def apply(self, staged: Any) -> Counters:
         """Restore the live state from what `stage` returned, and return its counters."""

@@ -37,7 +37,10 @@ def bare(optimizer: Any) -> Any:
 
 
 def kind_of(optimizer: Any) -> str:
-    """Return class and number of bits of an optimizer, the same for its paged variant."""
+    """Return package, class and number of bits of an optimizer, such as `torch AdamW`.
+
+    It is the same for a paged optimizer and one that is not paged.
+    """
     own = bare(optimizer)
     package = type(own).__module__.partition(".")[0]
     bits = getattr(getattr(own, "args", None), "optim_bits", None)
@@ -45,7 +48,10 @@ def kind_of(optimizer: Any) -> str:
 
 
 def capture_optimizer(optimizer: Any) -> OptimizerState:
-    """Return the state of an optimizer; its tensors share memory with the live ones."""
+    """Return the state of an optimizer; its tensors share memory with the live ones.
+
+    Waits until the device has done its work, because the state may be in paged memory.
+    """
     own = bare(optimizer)
     wait_for_device()
     return {
@@ -98,7 +104,10 @@ def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
 
 
 def _restore_group(group: dict[str, Any], stored: dict[str, Any]) -> None:
-    """Restore the options of a group, which for some optimizers include the number of steps."""
+    """Restore the options of a group, which for some optimizers include the number of steps.
+
+    Those in `_CONFIGURED` keep their present values.
+    """
     for name in group.keys() - stored.keys() - _CONFIGURED:
         del group[name]
     group.update({k: v for k, v in stored.items() if k not in _CONFIGURED})

@@ -179,7 +179,11 @@ class TrainingState:
             group["lr"] = saved["lr"]
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
-        """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters."""
+        """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters.
+
+        Raises:
+            CheckpointError: a weight is not finite.
+        """
         save_weights(self._weights, folder / self._file)
         if self._ema is not None:
             save_weights(self._ema.average, folder / EMA)
@@ -227,7 +231,11 @@ class TrainingState:
         return staged
 
     def _check_initial(self, folder: Path, found: dict[str, Tensor]) -> None:
-        """Refuse a checkpoint whose base weights were changed by another initial adapter."""
+        """Compare the initial adapter, which changed the base weights, with that of a checkpoint.
+
+        Raises:
+            CheckpointError: they differ, so the base weights do, too.
+        """
         own = self._initial
         if own.keys() != found.keys() or any(not torch.equal(own[n], found[n]) for n in own):
             raise CheckpointError(
@@ -247,7 +255,10 @@ class TrainingState:
             raise CheckpointError(f"checkpoint {folder.name}: {OPTIMIZER} holds {problem}")
 
     def apply(self, staged: StagedState) -> Counters:
-        """Apply a staged checkpoint and return its counters for the other parts of the session."""
+        """Apply a staged checkpoint and return its counters for the other parts of the session.
+
+        Gradients are cleared. An average that the checkpoint lacks restarts from its weights.
+        """
         with torch.no_grad():
             for name, weight in self._weights.items():
                 weight.copy_(staged.weights[name])
@@ -418,5 +429,5 @@ def restore_schedule(schedule: Any, saved: dict[str, Any]) -> None:
 
 
 def read_counters(folder: Path) -> Counters:
-    """Return the counters of a checkpoint."""
+    """Read the counters in a checkpoint's folder; errors of reading and decoding pass through."""
     return msgspec.msgpack.decode((folder / COUNTERS).read_bytes(), type=Counters)

@@ -91,7 +91,7 @@ class CommandExecutor:
         self._boundary = self._trainer.state.mark(self._data.position)
 
     def rewind(self) -> None:
-        """Undo a step that was started but not applied."""
+        """Undo a step that was started but not applied: return to the last `mark`."""
         assert self._boundary is not None, "a step starts with mark()"
         self._trainer.state.return_to(self._boundary)
         self._data.rewind_to(self._boundary.position)
@@ -103,7 +103,10 @@ class CommandExecutor:
 
     @property
     def due(self) -> bool:
-        """Whether a scheduled evaluation or checkpoint is due at this step."""
+        """Whether `eval.every` or `checkpoint.every` makes work due at this step.
+
+        Work that is only due at the start of the run is left out.
+        """
         step = self._event_log.step
         return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
 
@@ -154,9 +157,10 @@ class CommandExecutor:
         return outcome
 
     def finish(self) -> bool:
-        """Evaluate and write a checkpoint after the last step.
+        """Evaluate, if there are held-out examples, and write a checkpoint after the last step.
 
-        Return False if a stop interrupts the evaluation. If saving fails, `unsaved` says why.
+        Return True, or False without a checkpoint if a stop interrupts the evaluation. If saving
+        fails, `unsaved` says why.
         """
         self.mark()
         if self._trainer.can_evaluate and not self._evaluate_scheduled():
@@ -180,7 +184,12 @@ class CommandExecutor:
         return known[-1].name if known else None
 
     def resume_from(self, wanted: str) -> Manifest:
-        """Restore a checkpoint before the first step of a new process, and return its manifest."""
+        """Restore a checkpoint before the first step of a new process, and return its manifest.
+
+        Raises:
+            CheckpointError: the checkpoint is not usable; nothing was changed.
+            TrainingFailed: the ranks have restored different states.
+        """
         manifest, counters = self._checkpointer.restore(wanted)
         self._adopt(manifest, counters)
         return manifest

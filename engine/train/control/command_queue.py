@@ -61,11 +61,13 @@ class CommandQueue:
         return self._reader is not None
 
     def left_over(self, control_seq: int, answered: Set[str]) -> list[ControlEntry]:
-        """Return accepted commands that earlier incarnations never answered, and mark them as read.
+        """Return accepted commands that earlier processes of the run never answered.
+
+        They are marked as read. All ranks call this together; other ranks than 0 get no commands.
 
         Args:
             control_seq: sequence number of the newest command at the start of this process, 0 on
-                other ranks than 0; later commands belong to this incarnation.
+                other ranks than 0; later commands belong to this process.
             answered: ids of the commands that have an outcome in the journal.
         """
         (self._seen,) = self._agreement.max([control_seq])

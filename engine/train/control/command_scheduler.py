@@ -60,7 +60,7 @@ class OneShotCommands(Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether a scheduled checkpoint or evaluation is due at this step."""
+        """Whether an evaluation or a checkpoint that is made every so many steps is due now."""
 
     @property
     def repeating(self) -> bool:
@@ -145,7 +145,10 @@ class CommandScheduler:
         """A pause that is in force and has not held training yet, so that it has no outcome."""
 
     def at_boundary(self, executor: OneShotCommands) -> bool:
-        """Do everything that is due before a step; return False if the run ends here."""
+        """Do everything that is due before a step; return False if the run ends here.
+
+        While training is paused or halted, it waits here and carries out commands.
+        """
         control = self._control
         if control.complete:
             return False

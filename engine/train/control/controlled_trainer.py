@@ -134,7 +134,7 @@ class StepHooks(Protocol):
         """Add the loss of a micro-batch, [], to the loss of the step."""
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Clip the gradients, judge the update, and return the gradient norm before clipping.
+        """Clip the gradients, check the update, and return the gradient norm before clipping.
 
         Args:
             clip: clips the gradients to a largest norm and returns their norm before that, [].
@@ -146,7 +146,7 @@ class StepHooks(Protocol):
     def gated(self) -> AbstractContextManager[None]:
         """Return a context in which the device skips the optimizer step if it must not be applied.
 
-        The device judges loss and gradients by itself, so the host need not wait for them.
+        The device compares loss and gradient norm with their limits, so the host need not wait.
         """
 
     def optimizer_stepped(self) -> None:

@@ -1,4 +1,4 @@
-"""Culprit search: goes again to the step of an anomaly, and repeats it with samples replaced.
+"""Culprit search: trains up to the step of an anomaly again, and repeats it with samples replaced.
 
 A sample is replaced as if it were in quarantine. So a test shows what that would do to the step,
 for every task, for packed rows and on all ranks. The run's own state is held on the host meanwhile,
@@ -141,7 +141,7 @@ class _Running:
         return out | {*self.samples} - {*self.present} if self.testing else out
 
     def mark(self, boundary: Callable[[], Any]) -> None:
-        """Keep the state before the step of the anomaly, when it is repeated first."""
+        """Keep the state before the step of the anomaly, the first time that it is repeated."""
         if self.testing and self.boundary is None:
             self.boundary = boundary()
 
@@ -296,7 +296,11 @@ class CulpritFinder:
         return found
 
     def next_step(self) -> bool:
-        """Prepare the next step; False after the last one, when the run's own state is back."""
+        """Prepare the next step; False after the last one, when the run's own state is back.
+
+        Raises:
+            TrainingFailed: the run's own state could not be put back exactly.
+        """
         now = self._now
         if now is None:
             return False
@@ -313,7 +317,14 @@ class CulpritFinder:
         return True
 
     def judge(self, loss: float, grad_norm: float) -> None:
-        """Take the figures of the step: this rank's share of the loss, and the gradient norm."""
+        """Compare the figures of the step with those of the run, or pass them to the search.
+
+        The learning rate is set to the one that the run had at this step. A collective.
+
+        Args:
+            loss: this rank's share of the loss.
+            grad_norm: gradient norm over all ranks, before clipping.
+        """
         now = self._now
         assert now is not None, "a replay is running"
         rows = self._agreement.rows([loss, grad_norm])
@@ -340,12 +351,16 @@ class CulpritFinder:
             )
 
     def may_update(self) -> bool:
-        """Return whether the optimizer may change the weights."""
+        """Return whether the optimizer may change the weights.
+
+        False for the step of the anomaly, for a step whose update the run refused, and once the
+        search has ended.
+        """
         now = self._now
         return now is not None and now.result is None and not now.testing and not now.step.skipped
 
     def end_step(self) -> bool:
-        """Return whether the step counts; that of the anomaly is undone."""
+        """Return True if the step counts; that of the anomaly is undone, with False."""
         now = self._now
         assert now is not None, "a replay is running"
         if now.boundary is not None:
@@ -437,7 +452,10 @@ def _share(culprit: Culprit) -> float:
 
 
 def relative_difference(got: float, expected: float) -> float:
-    """Return the relative difference of two figures; 0 if both are not finite."""
+    """Return the relative difference of two figures.
+
+    It is 0 if both are not finite, and infinite if one of them is not.
+    """
     if not math.isfinite(got) or not math.isfinite(expected):
         return 0.0 if math.isfinite(got) == math.isfinite(expected) else math.inf
     return abs(got - expected) / max(abs(expected), 1e-12)

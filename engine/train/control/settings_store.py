@@ -63,8 +63,14 @@ def load_desired(
 ) -> InitialSettings:
     """Return the initial settings: the stored ones, unless the configuration has changed since.
 
+    They are the configured ones if none are stored or the file is damaged, which the log then says.
     A pause is kept only by a restart after a crash, because a process that is started by hand is
     meant to train.
+
+    Args:
+        run: the run.
+        config: its configuration.
+        restarted: whether this is a restart after a crash.
     """
     now = ConfiguredSettings.of(config)
     fresh = RunSettings(
@@ -114,6 +120,10 @@ def _override(
 
 
 def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:
-    """Store the settings for the next process."""
+    """Store the settings for the next process, with the configured values of now.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
     stored = StoredSettings(desired=desired, configured=ConfiguredSettings.of(config))
     run.write(run.path / "desired.json", msgspec.json.encode(stored))

@@ -1,8 +1,8 @@
 """The interface of a replay: steps that are trained again and leave no trace in the run.
 
 While a replay runs, the step loop asks it instead of the command scheduler for the next step, and
-journals and judges nothing. The steps pass through the same code as all others, so that they are
-exact.
+journals nothing and lets neither guard nor detector see the steps. They pass through the same code
+as all others, so that they are exact.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ class StepReplay(Protocol):
         """Max gradient norm of the step; None if it was not clipped."""
 
     def judge(self, loss: float, grad_norm: float) -> None:
-        """Take the figures of the step: this rank's share of the loss, and the gradient norm."""
+        """Take the figures of the step.
+
+        Args:
+            loss: this rank's share of the loss.
+            grad_norm: gradient norm over all ranks, before clipping.
+        """
 
     def may_update(self) -> bool:
         """Return whether the optimizer may change the weights."""
@@ -71,7 +76,7 @@ class NoReplay:
 
 
 class OnRequest(NamedTuple):
-    """What a command can start that then goes on for several steps."""
+    """The parts that carry out a command over several steps: profiler and replay."""
 
     profiler: Profiler
     replay: StepReplay

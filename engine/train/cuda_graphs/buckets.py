@@ -13,7 +13,10 @@ PER_OCTAVE = 4
 
 
 def bucket(length: int, longest: int) -> int:
-    """Return the smallest bucket for `length` tokens per row; `longest` is a bucket itself."""
+    """Return the smallest bucket, in tokens, that holds rows of `length` tokens.
+
+    The last bucket is `longest`; longer rows have a bucket of exactly their length.
+    """
     if length <= DOUBLING_UP_TO:
         fitting = max(SHORTEST, 1 << (length - 1).bit_length())
     else:

@@ -27,8 +27,12 @@ def fast_path(
 ) -> tuple[GraphForward | None, str]:
     """Return the graph forward of a run, or None without CUDA graphs, and a text with the reason.
 
+    With a graph forward, layers of the model are replaced (see `fusion`) and NEFTune's noise is
+    added by the graph forward instead of transformers.
+
     Raises:
         ConfigError: `train.fast` is on, but the run cannot use CUDA graphs.
+        torch.OutOfMemoryError: the trial of static shapes does not fit into the memory.
     """
     mode = config.train.fast
     device = trainer.args.device
@@ -63,7 +67,11 @@ def fast_path(
 def _try_static_shapes(
     config: RunConfig, trainer: Any, pad_id: int, device: torch.device
 ) -> str | None:
-    """Try static shapes with uncompiled kernels; return why they fail, None if they work."""
+    """Try static shapes with uncompiled kernels; return why they fail, None if they work.
+
+    Raises:
+        torch.OutOfMemoryError: the trial does not fit into the memory.
+    """
     program = _program(config, trainer, Kernels())
     try:
         return why_different(program, trainer.model, device, pad_id)

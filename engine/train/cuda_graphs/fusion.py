@@ -66,7 +66,11 @@ def _replacement(module: Any, kernels: Kernels, gated: dict[type, bool]) -> _Rep
 
 
 def _replace(module: Any, function: _Replacement) -> None:
-    """Make a module call `function`, and its own forward if that returns None."""
+    """Make a module call `function` in its forward pass.
+
+    It calls its own forward if `function` returns None, outside training mode, and if there are
+    arguments beside the first.
+    """
     original = module.forward
 
     def forward(x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +81,7 @@ def _replace(module: Any, function: _Replacement) -> None:
 
 
 def _is_plain(layer: Any) -> bool:
-    """Return whether a layer is a 4-bit or plain linear without bias, with one plain adapter."""
+    """Return whether a layer is a frozen linear without bias, 4-bit or plain, with one adapter."""
     base: Any = layer.get_base_layer()
     return (
         set(layer.lora_A) == {"default"}
@@ -96,7 +100,10 @@ def _quant_state(base: Any) -> Any:
 
 
 def _adapted(layer: Any, x: Tensor) -> Tensor | None:
-    """Return `base(x) + scaling · B A dropout(x)`; None for mixed dtypes or a disabled adapter."""
+    """Return `base(x) + scaling · B A dropout(x)`.
+
+    None if the adapter is disabled or merged, or if its dtype is not that of x without autocast.
+    """
     down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
     kind = x.device.type
     mixed = torch.is_autocast_enabled(kind)
@@ -169,7 +176,7 @@ def _product(base: Any, flat: Tensor) -> Tensor:
 
 
 def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
-    """Return the frozen matrix [out, in], dequantized into a temporary tensor."""
+    """Return the frozen matrix [out, in] in a dtype, dequantized into a temporary tensor."""
     state = _quant_state(base)
     if state is None:
         weight: Tensor = base.weight.to(dtype)
@@ -181,7 +188,7 @@ def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
 
 
 def _is_rms_norm(module: Any) -> bool:
-    """Return whether a module equals torch's RMS norm on a trial input."""
+    """Return whether a module is named an RMSNorm and equals torch's on a trial input."""
     weight, eps = getattr(module, "weight", None), getattr(module, "variance_epsilon", None)
     if not type(module).__name__.endswith("RMSNorm") or weight is None or eps is None:
         return False

@@ -41,7 +41,11 @@ class StaticGradients:
             parameter.grad = view
 
     def add(self, gradients: Sequence[Tensor | None]) -> None:
-        """Add the gradients of a micro-batch; None for a parameter that its loss does not use."""
+        """Add the gradients of a micro-batch to the buffers.
+
+        Args:
+            gradients: one for each of `parameters`; None if the loss does not use the parameter.
+        """
         found = [(v, g) for v, g in zip(self._views, gradients, strict=True) if g is not None]
         if found:
             views, values = zip(*found, strict=True)
@@ -68,7 +72,7 @@ class StaticGradients:
                 flat /= dist.get_world_size()
 
     def release(self) -> None:
-        """Free the buffers; the next `attach` allocates them again."""
+        """Free the buffers and drop all gradients; the next `attach` allocates them again."""
         for parameter in self.parameters:
             parameter.grad = None
         self._flats, self._views = [], []

@@ -61,6 +61,9 @@ class GraphForward:
                 `position_ids` if rows are packed; all on the device.
             wants: Names of the tensors to return.
             way: Form of the model: trained, reference (without the adapter) or still (no dropout).
+
+        Returns:
+            The tensors by name. The next forward pass may overwrite `hidden`.
         """
         rows, length = inputs["input_ids"].shape
         form = Form(
@@ -102,7 +105,10 @@ class GraphForward:
             self.release()
 
     def release(self) -> None:
-        """Free the memory of all captured graphs; they are captured again when needed."""
+        """Free the memory of all captured graphs and of the gradients, which are dropped.
+
+        Both are made again when needed.
+        """
         self._passes.clear()
         self._graphs = None
         self._gradients.release()

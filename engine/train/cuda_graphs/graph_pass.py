@@ -38,12 +38,12 @@ class Direct:
         self._outputs: tuple[Tensor, ...] = ()
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Run the forward pass and keep its autograd graph."""
+        """Run the forward pass, keep its autograd graph, and return the outputs without it."""
         self._outputs = self._program(self.batch)
         return tuple(output.detach() for output in self._outputs)
 
     def backward(self, gradients: Sequence[Tensor]) -> None:
-        """Run the backward pass and free the autograd graph."""
+        """Add to the parameters' gradients, and free the autograd graph."""
         self._gradients.attach()
         found = self._program.differentiate(self._outputs, self._gradients.parameters, gradients)
         self._gradients.add(found)
@@ -95,14 +95,14 @@ class Captured:
             self._record(program, graphs)
 
     def forward(self) -> tuple[Tensor, ...]:
-        """Replay the forward pass."""
+        """Replay the forward pass; return its outputs, which the next replay overwrites."""
         if self.batch.form.trained:
             self._randomness = torch.cuda.get_rng_state(self._device)
         self._forward.replay()
         return self._outputs
 
     def backward(self, gradients: Sequence[Tensor]) -> None:
-        """Replay the backward pass."""
+        """Replay the backward pass, which adds to the parameters' gradients."""
         assert self._randomness is not None, "forward() comes first"
         self._gradients.attach()
         for buffer, gradient in zip(self._incoming, gradients, strict=True):

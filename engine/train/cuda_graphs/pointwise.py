@@ -75,6 +75,7 @@ class Kernels:
 def kernels_for(device: torch.device) -> tuple[Kernels, str]:
     """Return compiled kernels on a CUDA device, or plain ones and the error of the compiler.
 
+    The text is empty if there was no error. Other devices get plain kernels without an attempt.
     Compiling needs a C compiler. It is repeated for every shape and takes about a second, less if
     the result is cached.
     """

@@ -92,7 +92,10 @@ class StaticBatch:
 
 
 class StaticForward:
-    """Calls backbone and head of a model directly, past the wrappers of DDP and the trainer."""
+    """Calls backbone and head of a model directly, past the wrappers of DDP and the trainer.
+
+    The constructor replaces layers of the model (see `fusion`); `restore_layers` undoes that.
+    """
 
     def __init__(
         self,
@@ -134,7 +137,7 @@ class StaticForward:
         batch.put_embedded(rows)
 
     def __call__(self, batch: StaticBatch) -> tuple[Tensor, ...]:
-        """Run the forward pass; return what `batch.form.wants` names, such as token losses."""
+        """Run the forward pass; return the tensors that `batch.form.wants` names, in that order."""
         form, labels = batch.form, batch.labels
         with (
             torch.set_grad_enabled(form.trained),
@@ -211,7 +214,8 @@ class StaticForward:
     def _noisy(self, batch: StaticBatch) -> Tensor | None:
         """Return the embedded tokens plus uniform noise within ±α/√(T·H).
 
-        T is the row length of the batch, not of the buffers. Outside training no noise is added.
+        T is the row length of the batch, not of the buffers. Outside training `batch.embedded` is
+        returned without noise; it is None unless the embedding is on the host.
 
         Source: Jain et al. 2023 (NEFTune).
         """

@@ -26,6 +26,9 @@ def why_different(
     A few tokens pass forward and backward through the static forward with dropout, then through
     both without dropout, and the hidden states of these two passes are compared. The states of the
     random generators are restored.
+
+    Raises:
+        torch.OutOfMemoryError: the trial does not fit into the memory.
     """
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices), stream_restored(device):

@@ -36,7 +36,9 @@ class RankPlace:
 
 
 def take_place(timeout_s: float) -> RankPlace:
-    """Choose the device and join the other ranks, if torchrun started any.
+    """Choose the device, join the other ranks if torchrun started any, and return the place.
+
+    A GPU becomes the current CUDA device.
 
     Args:
         timeout_s: longest wait of a rank in a collective of the training group, in seconds.

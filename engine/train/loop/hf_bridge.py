@@ -9,7 +9,7 @@ The hooks of one optimizer step, in order:
 | `Trainer.training_step`, at its start | `may_continue` | drop the step |
 | `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
 | `Trainer.training_step`, at its end | `record_loss` | the loss of the step |
-| `Trainer._clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
+| `Trainer._clip_grad_norm` | `check_update` | set the learning rate, clip, check the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update |
 | `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | update the moving average |
 | `TrainerCallback.on_step_end` | `end_step` | journal the step, or undo it |
@@ -69,7 +69,7 @@ class SteppedTrainer(OwnOptimizer):
     def choose_forward(
         self, config: RunConfig, pad_id: int, log: Callable[[str, str], None]
     ) -> None:
-        """Choose between CUDA graphs and the model's own code.
+        """Set `forward` to CUDA graphs or to the model's own code.
 
         Raises:
             ConfigError: `train.fast` is on, but the run cannot use CUDA graphs.
@@ -134,7 +134,10 @@ class SteppedTrainer(OwnOptimizer):
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[Any], Any]:
-        """Handle the boundary before a step, then fetch its batches."""
+        """Handle the boundary before a step; return its batches and the number of labelled tokens.
+
+        If the run ends here, the trainer is told to stop and gets no batches and None.
+        """
         if not self.step_loop.begin_step():
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
             return [], None
@@ -161,7 +164,10 @@ class SteppedTrainer(OwnOptimizer):
         """Compute the values that the loss over a whole step needs before its first micro-batch."""
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Run one micro-batch forward and backward, unless the step is being dropped."""
+        """Run one micro-batch forward and backward and return its loss.
+
+        If the step is being dropped, nothing runs and the loss is 0.
+        """
         if not self.step_loop.may_continue():
             return torch.zeros((), device=self.args.device)  # type: ignore[attr-defined]  # of the trainer
         with self.step_loop.tally.time("compute"), span(MICRO_BATCH):
@@ -178,7 +184,10 @@ class SteppedTrainer(OwnOptimizer):
         return super()._prepare_input(data)  # type: ignore[misc]  # of the trainer
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Apply settings, clip and judge the update, between backward pass and optimizer step."""
+        """Apply settings, clip and check the update, between backward pass and optimizer step.
+
+        Return the gradient norm before clipping.
+        """
 
         def clip(limit: float) -> Tensor:
             self.forward.average_gradients()

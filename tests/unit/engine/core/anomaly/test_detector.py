@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections.abc import Callable
@@ -335,3 +336,10 @@ def test_a_run_that_stops_improving_is_hinted_at_and_one_that_goes_on_is_not() -
     assert (first.kind, first.severity) == ("plateau", INFO)
     assert 160 <= first.step <= 215
     assert run(series(300, level=lambda i: 3.0 * 0.995**i)) == []
+
+
+def test_the_state_holds_only_finite_numbers_whatever_the_losses_are() -> None:
+    detector = Detector()
+    for step, loss in enumerate((2.0, math.nan, 0.0, math.inf)):
+        detector.update({"step": step, "loss": loss, "grad_norm": loss})
+        json.dumps(detector.state(), allow_nan=False)

@@ -87,7 +87,10 @@ def test_numbers_that_stay_nan_are_not_recovered() -> None:
     ("more", "what"),
     [
         ({"neg_cos": 0.99}, "mean cosine"),
-        ({"contrastive": 2.08, "candidates": 8}, "contrastive loss"),
+        (
+            {"contrastive": 2.08, "candidates": 8},
+            "contrastive loss 2.08 is ×1 the loss of guessing",
+        ),
     ],
 )
 def test_representations_that_are_all_alike_are_a_collapse(more: Record, what: str) -> None:
@@ -110,6 +113,7 @@ def test_the_rank_all_others_wait_for_is_named() -> None:
     (alert,) = run(records)
     assert (alert.kind, alert.severity) == ("straggler", WATCH)
     assert "rank 2" in alert.headline
+    assert "those of the other ranks" in alert.headline
     assert 250 <= alert.step <= 300
 
 
@@ -177,7 +181,7 @@ def test_ranks_that_leak_together_are_one_alert() -> None:
         record["rank_mem"] = [40.0, 40 + 0.3 * max(0, i - 150), 40 + 0.2 * max(0, i - 150)]
     first, *others = run(records)
     assert "of rank 1 " in first.headline
-    assert first.headline.endswith("as on rank 2")
+    assert first.headline.endswith("(also on rank 2)")
     assert len({alert.id for alert in [first, *others]}) == 1 + len(others)
 
 

@@ -135,7 +135,7 @@ def test_what_no_sample_can_explain_is_refused() -> None:
     journal = Journal().train(4).save().train(2).alarm("slow", kind="throughput_drop")
     with pytest.raises(Unrepeatable, match="was raised yet"):
         journal.plan()
-    with pytest.raises(Unrepeatable, match="slow is no matter of single samples"):
+    with pytest.raises(Unrepeatable, match="kind throughput_drop, which samples do not cause"):
         journal.plan("slow")
     with pytest.raises(Unrepeatable, match="no anomaly has the id none"):
         journal.plan("none")
