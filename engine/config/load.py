@@ -51,8 +51,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     are looked up in the current folder, then in the folder of the file.
 
     Raises:
-        ConfigError: All errors of the keys and values, one per line; without any, all errors of the
-            cross-field checks.
+        ConfigError: The file cannot be read, or is a configuration of another tool; otherwise all
+            errors of the keys and values, one per line; without any, all errors of the cross-field
+            checks; without any, the error of the list in `data.quarantine`.
     """
     source = read_config(path)
     builder = _Builder(str(path))
@@ -72,8 +73,10 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
 def parse_override(override: str) -> tuple[str, Any]:
     """Return the key path and the value of a text such as `train.lr=1e-4`.
 
+    A value that is not YAML is returned as text.
+
     Raises:
-        ConfigError: It is no such text.
+        ConfigError: There is no `=`, or a part of the key path is empty.
     """
     path, equals, text = override.partition("=")
     if not equals or not all(path.strip().split(".")):
@@ -83,6 +86,8 @@ def parse_override(override: str) -> tuple[str, Any]:
 
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
     """Parse a configuration that `dump_config` wrote, also in an earlier version.
+
+    Keys that an earlier version did not have take the values that keep its way of reading data.
 
     Raises:
         ConfigError: The text is no valid configuration any more.
@@ -102,10 +107,10 @@ def read_resolved(path: Path) -> RunConfig:
 
 
 def data_keys(text: str) -> frozenset[str]:
-    """Return the keys of the section `data` of a configuration that `dump_config` wrote.
+    """Return the keys of the section `data` in a resolved configuration; empty without one.
 
     Raises:
-        ConfigError: The text is no configuration.
+        ConfigError: The text is no YAML mapping.
     """
     return _data_keys(_Builder("config.yaml").parse(text))
 
@@ -124,7 +129,7 @@ def dump_config(config: RunConfig) -> str:
 
 
 def with_config(loaded: LoadedConfig, config: RunConfig) -> LoadedConfig:
-    """Return the loaded configuration with its values replaced by those of `config`."""
+    """Return the loaded configuration with its values replaced; its source text and places stay."""
     return replace(loaded, config=config, resolved=dump_config(config))
 
 
@@ -149,7 +154,11 @@ class _Builder:
         self._problems: list[str] = []
 
     def parse(self, text: str) -> Value:
-        """Parse the file into a tree whose root is a mapping."""
+        """Parse the file into a tree whose root is a mapping; collect further errors.
+
+        Raises:
+            ConfigError: The text is no YAML document, empty, or no mapping.
+        """
         root = parse_yaml(text, self._name, self._problems)
         if root.data is None:
             raise ConfigError(
@@ -164,7 +173,10 @@ class _Builder:
         return root
 
     def override(self, root: Value, override: str) -> Value:
-        """Return the tree with one `section.key=value` inserted."""
+        """Return the tree with one `section.key=value` inserted.
+
+        A text of another form is collected as an error, and the tree is returned as it is.
+        """
         path, equals, text = override.partition("=")
         keys = path.strip().split(".")
         if not equals or not all(keys):
@@ -186,7 +198,13 @@ class _Builder:
         return config
 
     def _section(self, struct: type[Section], value: Value, path: str) -> Section | None:
-        """Convert one section; return None if anything in it is wrong."""
+        """Convert one section and note its places; None, with its errors collected, if it has any.
+
+        Args:
+            struct: The type of the section.
+            value: The mapping of the section, null, or a shorthand of it such as `none`.
+            path: The key path of the section; empty for the root.
+        """
         mapping = {} if value.data is None else value.data
         if isinstance(mapping, str) and mapping in (short := getattr(struct, "shorthand", {})):
             mapping = {key: Value(word, value.place) for key, word in short[mapping].items()}
@@ -247,7 +265,7 @@ def _convert(value: Value, annotation: Any) -> Any:
     If the type is text, `007` stays text; if it is a whole number, `1e3` is accepted.
 
     Raises:
-        ValueError: The value does not have this type.
+        ValueError: The value does not have this type, or is NaN or infinite.
     """
     data = value.plain()
     candidates = [data]
@@ -347,6 +365,9 @@ def _with_ids(config: RunConfig, folder: Path, places: Mapping[str, str]) -> Run
     """Return the configuration with the ids of `data.quarantine` in place of their file.
 
     The run keeps the ids themselves, so that it resumes with them whatever becomes of the file.
+
+    Raises:
+        ConfigError: The file cannot be read, or the list cannot be used.
     """
     named = config.data.quarantine
     try:
@@ -375,7 +396,10 @@ def _absolute_template(template: str, folder: Path) -> str:
 
 
 def _absolute(name: str, folder: Path) -> str:
-    """Make a relative path or pattern of existing files absolute; other names stay unchanged."""
+    """Make a relative path or pattern of existing files or folders absolute, without `~`.
+
+    It is looked up in the current folder, then in `folder`. Other names stay unchanged.
+    """
     for base in (Path.cwd(), folder):
         path = os.path.join(base.absolute(), os.path.expanduser(name))
         if name and (os.path.exists(path) or (is_pattern(path) and files_of_pattern(path))):

@@ -157,7 +157,10 @@ def item_section(annotation: Any) -> type[Section] | None:
 
 
 def key_paths(struct: type[msgspec.Struct], prefix: str = "") -> list[str]:
-    """Return all key paths of a struct, sections included, such as `train` and `train.lr`."""
+    """Return the key paths of a struct, sections included, such as `train` and `train.lr`.
+
+    Of a section that may be null or is the entry of a list, only its own path is returned.
+    """
     paths: list[str] = []
     for field in msgspec.structs.fields(struct):
         paths.append(prefix + field.name)

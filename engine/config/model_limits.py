@@ -49,7 +49,10 @@ class ModelLimits:
         return cls(rows, positions if fixed else int(positions * factor), fixed)
 
     def with_rows(self, rows: int) -> ModelLimits:
-        """Return the limits of a model whose embedding is enlarged to at least `rows` rows."""
+        """Return the limits of a model whose embedding is enlarged to at least `rows` rows.
+
+        An unknown number of rows stays unknown.
+        """
         return (
             self
             if self.vocab_rows is None

@@ -151,7 +151,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
 
     @property
     def kept_out(self) -> tuple[str, ...]:
-        """Ids of the samples to keep out, once the configuration is loaded."""
+        """Ids of the samples to keep out, each once.
+
+        Loading a configuration puts the ids of a file in place of its name; before, it is the name.
+        """
         named = [self.quarantine] if isinstance(self.quarantine, str) else self.quarantine
         return tuple(dict.fromkeys(named))
 
@@ -267,7 +270,7 @@ class EarlyStopConfig(Section, frozen=True, kw_only=True):
     """When a run ends because a metric no longer improves."""
 
     metric: Metric = "loss"
-    """Metric to watch, measured every `eval.every` steps."""
+    """Metric to watch, measured at each evaluation."""
     patience: Count = 3
     """Evaluations without an improvement before the run ends."""
     min_delta: NonNegative = 0.0
@@ -376,7 +379,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Precision of the trained weights; auto: bf16 on a GPU with nf4 or fp4 and bf16 compute,
     otherwise fp32."""
     deterministic: bool = False
-    """Use deterministic kernels: slower, but bit-exact on a GPU as well."""
+    """Use deterministic kernels: slower, but repeated and resumed runs are bit-exact on a GPU
+    too."""
     fast: Literal["auto", "on", "off", "static"] = "auto"
     """Run micro-batches as CUDA graphs on padded lengths: many times faster where the GPU waits for
     the host. auto: where possible and if it fits; on: refuse to run where impossible; static: the

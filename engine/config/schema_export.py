@@ -44,7 +44,7 @@ def schema_text() -> str:
 
 
 def field_docs(struct: type[Section]) -> dict[str, str]:
-    """Return the docstring below each field, on one line."""
+    """Return {field: the docstring below it, on one line}, without the fields that have none."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []
     docs: dict[str, str] = {}

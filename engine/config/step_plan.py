@@ -73,6 +73,6 @@ def is_due(every: int, step: int, *, at_start: bool = False) -> bool:
     Args:
         every: Steps between two of them; 0 is never.
         step: Finished optimizer steps.
-        at_start: One is due before the first step.
+        at_start: Whether one is due before the first step.
     """
     return at_start if step == 0 else every > 0 and step % every == 0

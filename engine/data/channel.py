@@ -41,7 +41,7 @@ class Channel:
 
 
 def without_torch(model: ModelConfig) -> None:
-    """Make transformers and datasets do without torch, whose import takes seconds.
+    """Make this process work without torch, whose import takes seconds, and with fewer warnings.
 
     With `trust_remote_code` torch stays importable, because the model's own code may need it.
     """

@@ -153,7 +153,13 @@ def examine_stream(
     count: int,
     limits: ModelLimits = UNLIMITED,
 ) -> ExampleSets:
-    """Load the records of the first `count` rows of each streamed source, and evaluation data."""
+    """Tokenize the first `count` rows of each streamed source, and the evaluation data.
+
+    Findings that need consent are not refused.
+
+    Raises:
+        DataError: The data have no usable record, a record is invalid, or nothing could be learned.
+    """
     records = first_streamed(config, count) + read_records(config, progress)
     found = tokenize_data(config, records, tokenizer, progress)
     require_pad_row(tokenizer.pad_token_id, limits)

@@ -103,7 +103,10 @@ class Findings:
         )
 
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
-        """Count `count` units to which a reason applies; the first place is kept."""
+        """Count `count` units to which a reason applies; the first place is kept.
+
+        A count of 0 changes nothing.
+        """
         if count:
             self._counts[reason.name] += count
             self._firsts.setdefault(reason.name, (place, detail))
@@ -174,7 +177,7 @@ class OncePerPlace(Findings):
             self._findings.note(reason, place, detail, count)
 
     def counted(self, unit: Unit, count: int) -> None:
-        """Add to the number of units that were looked at."""
+        """Add to the number of units that were looked at, in the findings that receive them."""
         self._findings.counted(unit, count)
 
 

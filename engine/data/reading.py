@@ -108,6 +108,9 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
 def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:
     """Return the first `count` records of every training source, held out or not.
 
+    `data.train_limit` limits them as well, except those of the standard library. What is found in
+    the rows is not noted.
+
     Raises:
         DataError: A source cannot be read, or one of these records is invalid.
     """
@@ -148,7 +151,13 @@ def _read(
     findings: Findings,
     progress: Progress,
 ) -> tuple[list[Record], Format]:
-    """Read the first `limit` rows of a source, or all; return their records and their format."""
+    """Return the records of the first `limit` rows of a source, or of all, and their format.
+
+    What is found in the rows is noted in `findings`.
+
+    Raises:
+        DataError: The source is missing, unreadable or empty, or holds an invalid record.
+    """
     label = f"reading {source}"
     progress(label, 0, 1)
     rows = read_rows(source, split, limit, findings, config.data.text)
@@ -207,7 +216,10 @@ def hold_out(items: Sequence[T], fraction: float, limit: int | None) -> tuple[li
 
 
 def evenly_spaced(items: Sequence[T], limit: int | None) -> list[T]:
-    """Return at most `limit` evenly spaced items, which represent a sorted file as a whole."""
+    """Return `limit` evenly spaced items; all if there are no more, or if `limit` is None.
+
+    Unlike the first items, they represent a sorted file as a whole.
+    """
     if limit is None or len(items) <= limit:
         return list(items)
     return [items[index * len(items) // limit] for index in range(limit)]

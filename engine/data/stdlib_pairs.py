@@ -116,7 +116,11 @@ def held_out_packages(pairs: Iterable[Pair], fraction: float) -> frozenset[str]:
 
 
 def module_pairs(module: str, source: str) -> Iterator[Pair]:
-    """Yield the pairs of one module's public functions and methods, in the order of the file."""
+    """Yield the pairs of one module's public functions and methods, in the order of the file.
+
+    Raises:
+        SyntaxError, ValueError: The source cannot be parsed.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escape sequences in its strings
         tree = ast.parse(source)
@@ -199,7 +203,10 @@ def _without_duplicates(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _with_negatives(pairs: list[Pair]) -> Iterator[tuple[Pair, PairRecord]]:
-    """Yield each pair with the next functions of its module, cyclically, as hard negatives."""
+    """Yield each pair, and its record with the next functions of its module as hard negatives.
+
+    After the last function of a module comes its first one.
+    """
     modules: dict[str, list[Pair]] = {}
     for pair in pairs:
         modules.setdefault(pair.module, []).append(pair)

@@ -41,6 +41,9 @@ class _Stream:
         """Yield the records of the first `limit` rows, beginning with row `start`.
 
         For a row without a record, the reason is yielded. None as the limit yields all.
+
+        Raises:
+            DataError: The source cannot be read, or a row is invalid or makes several records.
         """
         rest = None if limit is None else max(0, limit - start)
         yield from islice(self._records(start, self.findings), rest)
@@ -61,7 +64,11 @@ class _Stream:
             yield self.reader.read(found, row.place)
 
     def first(self, count: int, findings: Findings) -> list[Record]:
-        """Return the records of the first `count` rows; note rows and columns that are not read."""
+        """Return the records of the first `count` rows; note rows and columns that are not read.
+
+        Raises:
+            DataError: The source cannot be read, or a row is invalid or makes several records.
+        """
         found = list(islice(self._records(0, findings), count))
         records = [one for one in found if not isinstance(one, LeftOut)]
         for one in found:

@@ -173,7 +173,10 @@ def _counted(
     findings: Findings,
     summary: DataSummary,
 ) -> DataSummary:
-    """Add what only the tokenizer can find: lengths in tokens, findings, the first record."""
+    """Return the summary with what only the tokenizer finds: token lengths, findings, first record.
+
+    If the records cannot be tokenized, it has a `problem` and the findings so far.
+    """
     options = tokenize_options(config)
 
     def report(done: float, total: float) -> None:
@@ -193,7 +196,7 @@ def _counted(
 
 
 def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
-    """Return the part of a configuration that trains on the source."""
+    """Return the part of a configuration, as YAML, that trains on the source."""
     plain = f"task: {config.task}\ndata:\n  train: {json.dumps(source, ensure_ascii=False)}\n"
     if config.task != "contrastive":
         return plain
@@ -203,7 +206,13 @@ def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
 
 
 def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, ...]]:
-    """Return the configuration to read the source with, and the tasks to try."""
+    """Return the configuration to read the source with, and the tasks to try.
+
+    Args:
+        given: A resolved configuration; without one, all tasks are tried with the defaults.
+        source: The source.
+        model: `model.id`, if no configuration is given.
+    """
     if given:
         config = parse_resolved(given, "the configuration")
         data = replace(config.data, train=source, eval=None, streaming=False)
@@ -227,7 +236,10 @@ def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Summarise a source and return the exit code."""
+    """Summarise a source, write the summary or the refusal as a message, and return the exit code.
+
+    Standard input is read to its end: it may have a resolved configuration.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("source")
     parser.add_argument("--split", default="train")

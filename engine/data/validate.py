@@ -124,8 +124,10 @@ def check_without_tokens(
 ) -> Iterator[AnyDataMessage]:
     """Yield the part of the report that needs no tokenizer: sources and their findings.
 
+    The last line says that tokens are not checked, because of `error`.
+
     Raises:
-        DataError: The data cannot be read.
+        DataError: The data cannot be read, or a finding needs consent.
     """
     if config.data.streaming:
         records = first_streamed(config, CHECKED_OF_STREAM)

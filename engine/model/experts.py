@@ -90,7 +90,7 @@ def computes_balance(model: Any) -> bool:
 
 
 def balance_weight(model: Any, asked: float | None) -> float:
-    """Return the weight of the load balancing loss.
+    """Return the weight of the load balancing loss; 0 for a model that computes none.
 
     Args:
         model: The base model.

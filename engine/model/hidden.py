@@ -90,6 +90,7 @@ def backbone_of(model: nn.Module) -> nn.Module:
 
     Raises:
         TypeError: The model has no backbone apart from its head.
+        AttributeError: The model has no method `get_decoder`.
     """
     base: Any = base_model_of(model)
     backbone = base.get_decoder()
@@ -116,7 +117,7 @@ def lm_head_of(model: nn.Module) -> nn.Module:
 
 
 def give_states_for_head(model: nn.Module) -> None:
-    """Make the backbone return its hidden states in the dtype of the output head's weights.
+    """Make the backbone return its hidden states in the dtype of the head's weights, by a hook.
 
     In mixed precision, layer norms and residuals in fp32 give fp32 states. A head with 16-bit
     weights that is called outside autocast would fail with them.
@@ -150,7 +151,10 @@ class ShapedHead(nn.Module):
 
 
 def _logit_scale(config: Any) -> float:
-    """Return the factor on the logits; some configurations hold its inverse."""
+    """Return the factor on the logits, 1 if none is configured.
+
+    Some configurations hold its inverse.
+    """
     for name in LOGIT_FACTORS:
         factor = getattr(config, name, None)
         if factor is not None:

@@ -143,7 +143,7 @@ def _places(
 
 
 def make_lean(base: Any, device: torch.device) -> None:
-    """Convert embedding and head of a loaded model to their lean forms, in place.
+    """Convert embedding, head and RMS norms of a loaded model to their lean forms, in place.
 
     Args:
         base: A transformers model; embedding and head may still be on the host.

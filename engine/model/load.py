@@ -277,7 +277,11 @@ def _load_base(
 
 
 def _attention(model: ModelConfig, device: torch.device) -> str | None:
-    """Return the attention implementation to request; None leaves the choice to transformers."""
+    """Return the attention implementation to request; None leaves the choice to transformers.
+
+    Raises:
+        ModelError: The package for flash attention is missing or cannot be used here.
+    """
     if model.attention == "auto":
         return None
     if model.attention == "flash_attention_2" and not is_flash_attn_2_available():

@@ -72,7 +72,7 @@ def _require_rows(base: Any) -> None:
 
 
 def _enlarge(base: Any, rows: int) -> None:
-    """Enlarge the embedding and the head without changing the random state."""
+    """Enlarge embedding and head without changing the random state; freeze all weights again."""
     device = base.get_input_embeddings().weight.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         base.resize_token_embeddings(rows, mean_resizing=False)

@@ -18,7 +18,10 @@ def ignore_progress(label: str, done: float, total: float) -> None:
 
 @contextmanager
 def weights_progress(label: str, progress: Progress) -> Iterator[None]:
-    """Report how many tensors a `from_pretrained` in the block has loaded, at most 21 times."""
+    """Report how many tensors a `from_pretrained` in the block has loaded, at most 21 times.
+
+    Its own progress bars are not drawn.
+    """
 
     def hook(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args and hasattr(args[0], "__len__"):

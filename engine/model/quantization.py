@@ -106,7 +106,7 @@ def loading_dtype(quantization: Any, dtype: torch.dtype) -> torch.dtype:
 
 
 def dequantize_layers(base: Any, dtype: torch.dtype) -> None:
-    """Replace layers that compute with GPTQ or AWQ weights by plain ones in a dtype.
+    """Replace layers that compute with GPTQ or AWQ weights by plain ones in a dtype, in place.
 
     transformers dequantizes the other forms itself.
     """

@@ -33,6 +33,8 @@ def load_tokenizer(
 ) -> PreTrainedTokenizerBase:
     """Load only the tokenizer; its `name_or_path` is the path or hub id of the model.
 
+    A packaged model is converted first if it was never used.
+
     Args:
         model: The model.
         data: The chat template and the special tokens to add.
@@ -40,7 +42,7 @@ def load_tokenizer(
 
     Raises:
         ConfigError: The chat template cannot be found.
-        ModelError: The tokenizer is missing or has no end-of-sequence token.
+        ModelError: The tokenizer cannot be loaded, or has no end-of-sequence token.
     """
     source = resolve_model(model, progress)
     with readable_load_errors(model.id):
@@ -48,10 +50,11 @@ def load_tokenizer(
 
 
 def resolve_model(model: ModelConfig, progress: Progress) -> str:
-    """Return the folder or hub id for `from_pretrained`.
+    """Return the folder or hub id for `from_pretrained`; convert a packaged model on first use.
 
     Raises:
-        ModelError: `model.id` is a path without a model, or its package is missing.
+        ModelError: `model.id` is a path without a model, or its package is missing or cannot be
+            converted.
     """
     if model.id.startswith(PREFIX):
         return str(package_model(model.id, progress))
@@ -89,6 +92,8 @@ def hub_arguments(model: ModelConfig) -> dict[str, Any]:
 
 def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTokenizer:
     """Read the tokenizer from a folder or the hub; give it a pad token and the configured tokens.
+
+    Errors of transformers pass through.
 
     Raises:
         ConfigError: The configured chat template cannot be found.
@@ -140,7 +145,7 @@ def _configured_template(template: str) -> str:
 
 
 def _choose_pad(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Choose a pad token that does not occur in text, or else EOS.
+    """Choose a usual pad token, a reserved token or the unknown token, or else EOS.
 
     No token is added to the vocabulary. EOS is a safe last resort because all masks come from the
     attention mask, never from comparing ids with the pad id.

@@ -92,14 +92,15 @@ class AdapterFile:
     def values(self) -> dict[str, Any]:
         """The values of the keys of the section `adapter` that the file decides.
 
-        Full names of modules are reduced to their last parts; `lora_config_args` has them in full.
+        In lists of modules, full names are reduced to their last parts; a regular expression of
+        `targets` stays. `lora_config_args` has all of them in full.
         """
         targets = self.settings.get("target_modules") or []
         return {
             "r": self.settings.get("r"),
             "alpha": self.settings.get("lora_alpha"),
             "targets": targets if isinstance(targets, str) else last_parts(targets),
-            "modules_to_save": sorted(self.settings.get("modules_to_save") or []),
+            "modules_to_save": last_parts(self.settings.get("modules_to_save") or []),
             "rank_pattern": dict(self.settings.get("rank_pattern") or {}),
             "alpha_pattern": dict(self.settings.get("alpha_pattern") or {}),
             "rslora": bool(self.settings.get("use_rslora")),
@@ -113,13 +114,16 @@ class AdapterFile:
 
     @property
     def token_rows(self) -> set[int]:
-        """The ids of the tokens whose rows of embedding and output head the adapter trains."""
+        """The ids of the tokens whose rows in the embedding or output head the adapter trains."""
         found = self.settings.get("trainable_token_indices") or []
         lists = found.values() if isinstance(found, Mapping) else [found]
         return {int(number) for one in lists for number in one}
 
     def why_not_continued(self) -> Iterator[str]:
-        """Yield the reasons why fttui cannot train the adapter further, without a full stop."""
+        """Yield a reason for each setting with which fttui cannot train the adapter further.
+
+        A reason is a clause without a full stop. There are none if the adapter can be continued.
+        """
         own = _WITHOUT_EFFECT.union(LORA_CONFIG_ARGS)
         for name, value in self.settings.items():
             if value and name not in own and (name, value) != ("bias", "none"):
@@ -139,9 +143,11 @@ def holds_only_adapter(folder: Path) -> bool:
 
 
 def why_only_an_adapter(model_id: str, revision: str | None, *, local: bool = False) -> str | None:
-    """Return what to set if a repository on the hub holds an adapter; None if none is found.
+    """Return which keys to set if a repository on the hub holds an adapter; None otherwise.
 
-    Meant for a repository in which no config.json was found. It takes one request of the hub.
+    Meant for a repository in which no config.json was found. Unless `local`, this asks the hub,
+    downloads the adapter_config.json and leaves it in the cache. None also if the hub cannot be
+    reached, and for a folder on this machine.
 
     Args:
         model_id: As in `model.id`.
@@ -172,7 +178,8 @@ def read_adapter_file(folder: Path) -> AdapterFile:
     """Read and check the configuration of an adapter.
 
     Raises:
-        ModelError: The folder holds no LoRA adapter that can be used on its base model.
+        ModelError: The folder has no adapter_config.json, or one that cannot be read, or that is
+            not the one of a LoRA adapter which can be used on its base model.
     """
     path = folder / SETTINGS
     try:
@@ -207,6 +214,7 @@ def _how_to_fit_the_base(folder: Path) -> str:
 
 
 def _problem(found: AdapterFile) -> str | None:
+    """Return why an adapter cannot be used on its base model; None if nothing speaks against it."""
     kind = str(found.settings.get("peft_type"))
     if kind != "LORA":
         return f"its kind is {kind}, but fttui trains only LoRA adapters; name one of these"

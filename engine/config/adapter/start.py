@@ -36,13 +36,14 @@ class Started:
 
 
 def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]:
-    """Return the configuration with a base model in `model.id`, and lines to show about that.
+    """Return the configuration with a base model in `model.id`, and lines to show about the change.
 
-    If `model.id` is a folder with an adapter alone, the base model that it names is used, and the
-    adapter is where the run starts.
+    If `model.id` holds an adapter alone, its base model becomes `model.id`, and the adapter
+    becomes `adapter.start`. Otherwise the configuration is returned as it is, without lines.
 
     Raises:
-        ModelError: It is not clear what to load; the text says what to set.
+        ModelError: It is not clear which model to load, or the adapter cannot be used; the text
+            says what to set.
     """
     config, folder = loaded.config, _folder_of_model(loaded.config.model)
     if adapter_beside_model(folder) and config.adapter.start is None:
@@ -75,9 +76,9 @@ def with_base_of_adapter(loaded: LoadedConfig) -> tuple[LoadedConfig, list[str]]
 
 
 def _folder_of_model(model: ModelConfig) -> Path:
-    """Return the folder of a model, or of an adapter in the local cache of the hub.
+    """Return the folder that `model.id` names, or that of an adapter in the local cache of the hub.
 
-    It need not exist.
+    For any other hub id, the id is returned as a path, which need not exist.
     """
     folder = Path(model.id).expanduser()
     if folder.is_dir() or model.id.count("/") != 1:
@@ -100,7 +101,7 @@ def _usable_base(folder: Path, base: str) -> str:
     """Return the base model of an adapter as an absolute folder or a hub id.
 
     Raises:
-        ModelError: The file names no base model, or a folder that does not exist.
+        ModelError: `base` is empty, or the path of a folder that does not exist.
     """
     if not base:
         raise ModelError(
@@ -120,10 +121,10 @@ def _usable_base(folder: Path, base: str) -> str:
 
 
 def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
-    """Return the configuration with the settings of the adapter that it continues.
+    """Take the settings of the start adapter, or return the problems why it cannot be used.
 
     Keys that the configuration does not set take the values of the file; with
-    `adapter.merge_first` the keys describe the new adapter and nothing is taken.
+    `adapter.merge_first` the keys describe the new adapter and nothing is taken. No file is read.
 
     Args:
         loaded: The configuration, with `adapter.start`.
@@ -146,7 +147,8 @@ def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
 def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]:
     """Yield a problem for each part of the adapter that fttui cannot train further.
 
-    A setting of the configuration that contradicts the adapter is a problem as well.
+    A problem is also each setting of the configuration that contradicts the adapter, and an empty
+    `data.special_tokens` if the adapter has rows of new tokens.
     """
     cure = "set adapter.merge_first: true, which merges it and trains a new adapter"
     for reason in file.why_not_continued():
@@ -171,7 +173,8 @@ def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]
 def differing(adapter: AdapterConfig, values: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (key, own value, value of the file) of the settings that differ.
 
-    `all-linear` is not compared, because the model decides which modules that is.
+    Names of modules are compared by their last parts. The own value `all-linear` is not compared,
+    because the model decides which modules that is.
     """
     for key, found in values.items():
         own = getattr(adapter, key)

@@ -23,7 +23,10 @@ ACCEPTED_FILES = f"{', '.join((*_TEXT, *_COLUMNAR))} (also compressed)"
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
-    """Return a problem for each source of `data` that names local files which do not exist."""
+    """Return a problem for each source in `data.train` and `data.eval` whose files do not exist.
+
+    Ids of Hub datasets are not looked up.
+    """
     train = [("data.train", one.path) for one in config.data.sources]
     sources = (*train, ("data.eval", config.data.eval))
     return [
@@ -34,7 +37,10 @@ def check_sources(config: RunConfig) -> list[Problem]:
 
 
 def _is_missing(source: str) -> bool:
-    """Whether a source names local files that do not exist."""
+    """Whether a source names local files that do not exist, or a folder with the ending of a file.
+
+    False for the id of a Hub dataset.
+    """
     if is_pattern(source):
         return not files_of_pattern(source)
     local = source.endswith(FILE_SUFFIXES) or source.startswith(("~", "/", "./", "../"))

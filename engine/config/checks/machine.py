@@ -77,7 +77,7 @@ def _check_precision(config: RunConfig, hardware: Hardware) -> Iterator[Problem]
 
 
 def _oldest(hardware: Hardware) -> str:
-    """Return the name of a device without bf16."""
+    """Return the name of the first device without bf16; `this device` if none is listed."""
     return next((device.name for device in hardware.devices if not device.bf16), "this device")
 
 

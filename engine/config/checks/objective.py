@@ -83,7 +83,7 @@ def _check_candidates(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_scored(config: RunConfig) -> Iterator[Problem]:
-    """Yield the settings of scored pairs that contradict the loss, or that it does not use."""
+    """Yield problems of `score_range`, and the settings that a loss of scored pairs ignores."""
     own, kind = config.contrastive, config.contrastive.kind
     limits = own.score_range
     if limits is not None and kind != "cosine":

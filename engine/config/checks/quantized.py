@@ -34,7 +34,10 @@ def stored_quantization(settings: Mapping[str, Any]) -> Mapping[str, Any] | None
 
 
 def method_of(stored: Mapping[str, Any]) -> str:
-    """Return the name of the method of a stored quantization, such as gptq."""
+    """Return the method of a stored quantization, such as `gptq`; `an unknown method` if unnamed.
+
+    All variants of bitsandbytes are called `bitsandbytes`.
+    """
     named = str(stored.get("quant_method") or "").lower()
     if not named and (stored.get("load_in_4bit") or stored.get("load_in_8bit")):
         return "bitsandbytes"
@@ -49,7 +52,15 @@ def stored_form(stored: Mapping[str, Any]) -> str:
 
 
 def check_quantized(config: RunConfig, settings: Mapping[str, Any]) -> Iterator[Problem]:
-    """Yield the settings that contradict the stored quantization of a model, or cannot use it."""
+    """Yield why a model whose weights are stored quantized cannot be trained as configured.
+
+    The method is not supported, `model.quantize` contradicts it, or a package is missing. A model
+    whose weights are not stored quantized has no such problems.
+
+    Args:
+        config: The run.
+        settings: The parsed config.json of the model.
+    """
     stored = stored_quantization(settings)
     if stored is None:
         return

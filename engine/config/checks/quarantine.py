@@ -47,7 +47,7 @@ def _id_of(line: str, place: str) -> list[str]:
 
 
 def ids_as_text(ids: Iterable[str]) -> str:
-    """Return the content of a file that `read_ids` reads."""
+    """Return the ids as the text of a file that `read_ids` reads, one per line."""
     return "".join(f"{_line(one)}\n" for one in ids)
 
 

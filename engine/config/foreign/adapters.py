@@ -54,7 +54,7 @@ def _read_init(draft: Draft) -> None:
         elif init is True:
             draft.same(key, "adapter.init", "default")
         else:
-            draft.refused(key, f"adapters with the initial weights {init} are not supported")
+            draft.refused(key, f"initializing adapters with {key}: {init} is not supported")
 
 
 def read_modules_to_save(draft: Draft, key: str) -> None:
@@ -67,13 +67,20 @@ def read_modules_to_save(draft: Draft, key: str) -> None:
 
 
 def listed(value: Any) -> list[str]:
-    """Return names that are given as a list or as a text with commas."""
+    """Return names that are given as a list or as a text with commas; empty for null."""
     found: Iterable[Any] = value.split(",") if isinstance(value, str) else value or []
     return [str(one).strip() for one in found if str(one).strip()]
 
 
 def read_attention(draft: Draft, key: str, names: dict[str, str], *, packed: bool) -> None:
-    """Read the attention implementation; kernels give the same result up to rounding."""
+    """Read the attention implementation; flash attention and unknown ones become `auto`.
+
+    Args:
+        draft: the configuration that is read.
+        key: the key of the other tool; nothing is set if it is not given.
+        names: value of the key → implementation in transformers.
+        packed: whether the other tool packs records.
+    """
     value = draft.get(key)
     if value is None:
         return

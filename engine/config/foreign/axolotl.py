@@ -81,8 +81,8 @@ WITHOUT_EFFECT = keys_by_reason(
 NEARLY = {
     "loss_watchdog_threshold": "the run is not stopped at a loss; fttui raises its own alerts",
     "loss_watchdog_patience": "the run is not stopped at a loss; fttui raises its own alerts",
-    "bf16_full": "adapters are in train.adapter_precision",
-    "bfloat16_full": "adapters are in train.adapter_precision",
+    "bf16_full": "the precision of the adapter is train.adapter_precision",
+    "bfloat16_full": "the precision of the adapter is train.adapter_precision",
 }
 DROPPED = {
     "min_sample_len": "short records are kept",
@@ -159,7 +159,7 @@ def _read_plugins(draft: Draft) -> None:
 
 
 def _refused(draft: Draft) -> dict[str, str]:
-    """Return the refused keys with the reasons, except degrees of parallelism that are 1."""
+    """Return {key: reason} of the keys to refuse; note degrees of parallelism of 1 as no effect."""
     split = ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size",
              "expert_parallel_size", "dp_shard_size")  # fmt: skip
     single = {key for key in split if draft.get(key) == 1}

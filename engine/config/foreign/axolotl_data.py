@@ -64,7 +64,10 @@ _CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
 def read_datasets(draft: Draft) -> None:
-    """Read the training and evaluation datasets."""
+    """Read the datasets, and with `datasets` also chat template, special tokens, system message.
+
+    Without any dataset, the key `datasets` is noted as refused.
+    """
     found = draft.get("datasets") or []
     if not found and draft.get("pretraining_dataset"):
         _read_pretraining(draft)
@@ -93,7 +96,7 @@ def read_datasets(draft: Draft) -> None:
 
 
 def _without_repeats(draft: Draft, sources: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return each source once; one that is listed again would only repeat its records."""
+    """Return each source once, and add a row to the draft for each that is listed again."""
     found: list[dict[str, Any]] = []
     removed = draft.has("dataset_exact_deduplication")
     for place, source in enumerate(sources):
@@ -182,7 +185,10 @@ class _Dataset:
         self._unread = set(self._given)
 
     def source(self) -> dict[str, Any]:
-        """Return the entry of `data.train`, with its format beside the keys of a source."""
+        """Return the entry of `data.train`, and add rows about the keys of this entry to the draft.
+
+        If the type tells the record format, it is under `format`, which is no key of a source.
+        """
         path = str(self._take("path", ""))
         files, config = self._take("data_files"), self._take("name")
         self._take("ds_type")
@@ -303,7 +309,7 @@ class _Dataset:
         if columns.get("prompt") in _CONVERSATIONS:
             del columns["prompt"]
         self._message_keys()
-        self._roles()
+        roles = self._roles()
         if family not in ("chat_template", "chatml", "llama3") or style not in _QUESTIONS:
             self._row("type", "refused", "", f"the type {kind} is not known; use data.columns")
             return {}
@@ -314,7 +320,7 @@ class _Dataset:
             self._draft.values["data.template"] = template_for(family)
             self._draft.notes["data.template"] = f"{self._name}.type: {kind}"
             self._row("type", "same", f"data.template: {family}")
-        return {"columns": columns} if columns else {}
+        return ({"columns": columns} if columns else {}) | roles
 
     def _rest(self, key: str) -> None:
         harmless = ("preprocess_shards", "trust_remote_code", "revision", "template_thinking_key")

@@ -29,7 +29,7 @@ class KeyOutcome:
     ours: str = ""
     """The key of fttui and its value, such as `train.lr: 0.0002`; empty if there is none."""
     reason: str = ""
-    """What differs, or why the key is dropped or refused."""
+    """What differs, or why the key is dropped, refused or without effect; empty if all is said."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Draft:
     _read: set[str] = field(default_factory=set)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, without noting yet what becomes of the key."""
+        """Return the value of a key, or the default if it is absent; the key stays unread."""
         value = self.given.get(key)
         return default if value is None else value
 
@@ -73,11 +73,11 @@ class Draft:
         self._set(key, "nearly", path, value, reason)
 
     def differs(self, key: str, reason: str) -> None:
-        """Note a key that fttui obeys without a key of its own, except for what the reason says."""
+        """Note a key for which no key of fttui is set; the reason says what fttui does instead."""
         self._note(key, "nearly", reason)
 
     def default(self, path: str, value: Any, why: str, verdict: Verdict = "same") -> None:
-        """Set a key of fttui to what the other tool does when its key is not given."""
+        """Set a key of fttui that no key of the other tool gives, such as to the tool's default."""
         self.values[path] = value
         self.notes[path] = why
         self.rows.append(KeyOutcome("", "", verdict, _pair(path, value), why))
@@ -99,11 +99,11 @@ class Draft:
         return [k for k, value in self.given.items() if value is not None and k not in self._read]
 
     def has(self, key: str) -> bool:
-        """Whether a key is given with a value other than null, false and an empty one."""
+        """Whether a key is given with a value other than null, false, 0 and an empty one."""
         return bool(self.given.get(key))
 
     def read_with(self, key: str, other: str) -> None:
-        """Note a key that was read together with another one."""
+        """Note a key, if it is given, as read together with what `other` names."""
         if self.get(key) is not None:
             self.without_effect(key, f"read with {other}")
 
@@ -139,10 +139,10 @@ def _pair(path: str, value: Any) -> str:
 
 
 def number(value: Any) -> float:
-    """Return a number that a file may hold as text, such as `2e-4`.
+    """Return a number that a file may hold as text, such as `2e-4`; a whole one is an int.
 
     Raises:
-        ValueError: It is no number.
+        ValueError: It is no finite number, or a truth value.
     """
     try:
         found = math.nan if isinstance(value, bool) else float(value)
@@ -154,7 +154,7 @@ def number(value: Any) -> float:
 
 
 def truth(value: Any) -> bool:
-    """Return whether a value is true; YAML 1.1 also reads yes and on as true."""
+    """Return whether a value is true; of texts, only `true`, `yes` and `on` are, in any case."""
     return value.lower() in ("true", "yes", "on") if isinstance(value, str) else bool(value)
 
 

@@ -26,7 +26,10 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
 
 
 def leave_out_evaluations(draft: Draft) -> None:
-    """Leave evaluations out if there are no data for them, which the other tools skip silently."""
+    """If no data are held out or named for evaluations, set `eval.every` to 0.
+
+    What needs evaluations is removed as well: early stopping and the best checkpoint.
+    """
     if draft.values.get("data.eval_fraction") or "data.eval" in draft.values:
         return
     for path in ("eval.per_epoch", "eval.at_start", "train.early_stop", "checkpoint.best"):
@@ -61,7 +64,7 @@ def read_evaluations(draft: Draft) -> None:
 
 
 def read_checkpoints(draft: Draft) -> None:
-    """Read when checkpoints are written, and how many are kept."""
+    """Read when checkpoints are written, how many and which one are kept, and early stopping."""
     strategy, steps = draft.get("save_strategy"), draft.get("save_steps")
     if strategy in ("epoch", "no", "best"):
         values = {"epoch": ("checkpoint.per_epoch", 1), "no": ("checkpoint.every", 0)}

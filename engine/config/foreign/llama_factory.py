@@ -213,7 +213,7 @@ def _read_sizes(draft: Draft) -> None:
 
 
 def _read_records(draft: Draft) -> None:
-    """Read what of the records is learned, and how they are written."""
+    """Read which text is learned, new tokens, reasoning, chat template and system message."""
     if draft.get("train_on_prompt") is not None:
         learned = truth(draft.get("train_on_prompt"))
         draft.same("train_on_prompt", "data.completion_only", not learned)

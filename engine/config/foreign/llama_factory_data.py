@@ -120,7 +120,7 @@ def _path(entry: Mapping[str, Any], folder: str) -> str:
 
 
 def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the columns of one dataset, and why it cannot be read, or an empty text."""
+    """Return {field of fttui: column} of a dataset, and why it cannot be read (empty if it can)."""
     given = dict(entry.get("columns") or {})
     if media := [kind for kind in _MEDIA if kind in given]:
         return {}, f"{', '.join(media)} are not trained on"
@@ -141,7 +141,7 @@ def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], st
 
 
 def _renamed(columns: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the columns whose name is not that of the field already."""
+    """Return the columns that are named and whose name is not that of their field already."""
     return {field: name for field, name in columns.items() if field != name and name}
 
 

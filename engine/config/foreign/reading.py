@@ -32,7 +32,10 @@ _OWN = {"model", "data", "train"}
 
 
 def tool_of(given: Mapping[str, Any]) -> str | None:
-    """Return the tool that a configuration is for, or None."""
+    """Return the tool of a configuration by its keys: axolotl, LLaMA-Factory or TRL.
+
+    None for a configuration of fttui, and for keys of no known tool.
+    """
     keys = set(given)
     if keys & _OWN and "model_name_or_path" not in keys and "base_model" not in keys:
         return None
@@ -52,7 +55,8 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
         task: sft, dpo or kto, for a configuration that does not say it.
 
     Raises:
-        ConfigError: the file is no configuration of a known tool, or a value in it cannot be read.
+        ConfigError: the file is no configuration of a known tool, or a value in it or
+            LLaMA-Factory's table of datasets cannot be read.
     """
     given = mapping_of(path, text)
     tool = tool_of(given)
@@ -69,7 +73,7 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
         )
     try:
         return readers[tool]()
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, ArithmeticError) as error:
         raise ConfigError(
             f"{path}: a value of this {tool} configuration cannot be read: {error}"
         ) from None
@@ -102,9 +106,13 @@ def hint_of(path: Path, given: Any) -> str:
 
 
 def _table(path: Path, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return LLaMA-Factory's table of datasets and its folder; empty if there is none.
+    """Return LLaMA-Factory's table of datasets and its folder.
 
     The folder is looked up beside the file, in the folders above it, and in the current one.
+    Without a table of a plausible size, the table is empty and the folder the name in `given`.
+
+    Raises:
+        ConfigError: The table cannot be read.
     """
     name = str(given.get("dataset_dir") or "data")
     parents = [path.parent, *path.absolute().parents, Path()]

@@ -17,5 +17,5 @@ OWN_TEMPLATES = {"chatml": _CHATML, "llama3": _LLAMA3}
 
 
 def template_for(name: str) -> str:
-    """Return the text of a template by its name."""
+    """Return the Jinja text of a template of `OWN_TEMPLATES` by its name."""
     return OWN_TEMPLATES[name]

@@ -114,7 +114,13 @@ def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
 def read_groups(
     draft: Draft, refused: Mapping[str, str], without_effect: Mapping[str, str]
 ) -> None:
-    """Note the keys that are refused when they are set, and those without an effect."""
+    """Note the given keys that are refused, and those without an effect.
+
+    Args:
+        draft: the configuration that is read.
+        refused: key → reason; a key that is off is noted as without effect.
+        without_effect: key → reason.
+    """
     for key, reason in refused.items():
         if draft.has(key):
             draft.refused(key, reason)
@@ -126,7 +132,13 @@ def read_groups(
 
 
 def read_changing(draft: Draft, nearly: Mapping[str, str], dropped: Mapping[str, str]) -> None:
-    """Note the set keys that change the result in a small way, and those that are left out."""
+    """Note the given keys that change the result; a key that is off is noted as without effect.
+
+    Args:
+        draft: the configuration that is read.
+        nearly: key → reason, for keys whose effect in fttui differs a little.
+        dropped: key → reason, for keys without a counterpart in fttui.
+    """
     for key, reason in {**nearly, **dropped}.items():
         if not draft.has(key):
             if draft.get(key) is not None:
@@ -138,7 +150,7 @@ def read_changing(draft: Draft, nearly: Mapping[str, str], dropped: Mapping[str,
 
 
 def read_rest(draft: Draft) -> None:
-    """Note the keys that no rule knows: whether the result depends on them is not known."""
+    """Note the keys that no rule has read as dropped, and those that are off as without effect."""
     for key in list(draft.unread()):
         if draft.get(key) in (False, [], {}, ""):
             draft.without_effect(key, "it is off")
@@ -175,10 +187,11 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
 
 
 def _leave_out_moments(draft: Draft) -> None:
-    """Remove betas and epsilon where the optimizer has none; the other tool ignores them too."""
+    """Remove betas and epsilon if the optimizer has none; the other tool ignores them too."""
     optimizer = str(draft.values.get("train.optimizer", ""))
-    if "adamw" not in optimizer:
-        for path in ("train.betas", "train.epsilon"):
+    kinds = {"train.betas": ("adamw", "lion"), "train.epsilon": ("adamw",)}
+    for path, having in kinds.items():
+        if not any(kind in optimizer for kind in having):
             draft.values.pop(path, None)
 
 
@@ -273,7 +286,7 @@ def _read_length(draft: Draft, defaults: TrainerDefaults) -> None:
     if steps is not None and number(steps) > 0:
         draft.same("max_steps", "train.steps", int(number(steps)))
         if draft.get(key) is not None:
-            draft.without_effect(key, "max_steps goes first")
+            draft.without_effect(key, "max_steps has precedence")
         return
     if steps is not None:
         draft.without_effect("max_steps", "it is off")
@@ -354,7 +367,8 @@ def _read_precision(draft: Draft) -> None:
         if value is None:
             continue
         if key == "pure_bf16" and truth(value):
-            draft.nearly(key, "model.precision", "bf16", "adapters are in train.adapter_precision")
+            reason = "the precision of the adapter is train.adapter_precision"
+            draft.nearly(key, "model.precision", "bf16", reason)
         elif key in chosen:
             draft.same(key, "model.precision", wanted[key])
         elif value == "auto":
@@ -366,4 +380,4 @@ def _read_precision(draft: Draft) -> None:
         if draft.get(key) in names and not chosen:
             draft.same(key, "model.precision", names[draft.get(key)])
         elif draft.get(key) is not None:
-            draft.without_effect(key, "model.precision is that of the computation")
+            draft.without_effect(key, "the precision of the computation is model.precision")

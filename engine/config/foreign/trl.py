@@ -42,7 +42,7 @@ NEARLY = {
     "dataset_kwargs": "special tokens are added as the chat template or the tokenizer says",
 }
 DROPPED = {
-    "model_init_kwargs": "arguments of loading beside those that have a key of their own",
+    "model_init_kwargs": "fttui passes no further arguments to the loading of the model",
     "model_code_revision": "the code of a model comes from model.revision",
     "tools": "tools are read from the records",
 }
@@ -201,7 +201,7 @@ def _read_length(draft: Draft) -> None:
 
 
 def _read_records(draft: Draft) -> None:
-    """Read what of the records is learned, and how they are written."""
+    """Read packing, which tokens are learned, the text column, streaming and the chat template."""
     if draft.get("packing") is not None:
         draft.same("packing", "data.packing", truth(draft.get("packing")))
     _read_targets(draft)
@@ -286,7 +286,7 @@ def _read_mixture(draft: Draft, mixture: dict[str, Any]) -> None:
         draft.default("data.eval_fraction", float(size) if size < 1 else 0.02, reason)
     mixture.pop("seed", None)
     if rest := sorted(dropped | set(mixture)):
-        draft.dropped("dataset_mixture", f"{', '.join(rest)} of the mixture")
+        draft.dropped("dataset_mixture", f"{', '.join(rest)} of the mixture are not used")
 
 
 def _read_mixer(draft: Draft) -> None:

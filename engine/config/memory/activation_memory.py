@@ -155,9 +155,10 @@ class MicroBatchShape:
         return self.tokens * self.arch.hidden * (self.number + per_element)
 
     def _before_joined_gate(self) -> float:
-        """Return the bytes of a layer while one linear makes gate and up; 0 if there are two.
+        """Return the bytes of a layer while one linear layer makes gate and up.
 
-        Without fused layers, the outputs of base and adapter and their sum are alive.
+        The outputs of base and adapter and their sum are alive then. 0 if gate and up have a linear
+        layer each, and with fused layers.
         """
         arch, number = self.arch, self.number
         if self.fast or not arch.traits.joined_gate:
@@ -192,7 +193,10 @@ class MicroBatchShape:
         return self._checkpoints() + self._whole * self._layer_bytes(whole=True)
 
     def _kept(self) -> int:
-        """Return how many micro-batches keep their graph during the first pass of GradCache."""
+        """Return how many micro-batches keep their graph during the first pass of GradCache.
+
+        0 without GradCache, and in fast mode.
+        """
         if not uses_gradcache(self.config) or self.fast:
             return 0
         arch, train = self.arch, self.config.train
@@ -270,7 +274,7 @@ class MicroBatchShape:
         return self.tokens * per_token
 
     def _norms_per_token(self, *, whole: bool) -> float:
-        """Return the bytes of the inputs of norms and their inverse standard deviations in fp32."""
+        """Return the bytes per token of the inputs of norms and of their inverse deviations."""
         arch, number, traits = self.arch, self.number, self.arch.traits
         count = traits.norms
         # In fp32, or in their own precision; then the first norm's input is the layer's.
@@ -282,7 +286,7 @@ class MicroBatchShape:
         return norms
 
     def _attention_per_token(self) -> float:
-        """Return the bytes of queries, keys, values and the output of attention."""
+        """Return the bytes per token of queries, keys, values and the output of attention."""
         arch, number = self.arch, self.number
         if self._score_bytes:  # keys and values are repeated for every query head
             return number * 4 * arch.query_width
@@ -293,7 +297,10 @@ class MicroBatchShape:
         return kept
 
     def _dropped_per_token(self) -> float:
-        """Return the bytes that dropout adds: each adapter has a copy and a mask of its input."""
+        """Return the bytes per token that dropout adds; 0 without it.
+
+        Each adapter has a copy and a mask of its input.
+        """
         if self.config.adapter.dropout == 0:
             return 0
         hidden, query = self.arch.hidden, self.arch.query_width
@@ -305,7 +312,10 @@ class MicroBatchShape:
         return copies - self.number * (inputs * hidden + inner + unkept)
 
     def _loss(self) -> tuple[float, float, float]:
-        """Return the bytes of states with gradients, of logits, and of the dequantized head."""
+        """Return the bytes of hidden states with gradients, of logits, and of copies of the head.
+
+        Such a copy is the dequantized slice of the lean head, or a head with trained rows.
+        """
         config, arch, tokens = self.config, self.arch, self.tokens
         states = tokens * arch.hidden * (4 + 3 * self.number)
         if config.train.memory == "lean":
@@ -340,7 +350,7 @@ class MicroBatchShape:
         )
 
     def _rows_in_head(self) -> float:
-        """Return the bytes of a head with trained rows put into it, and of its whole gradient."""
+        """Return the bytes of a head with the rows of new tokens and of its gradient; 0 without."""
         if not self.config.data.special_tokens:
             return 0
         return 2 * self.arch.vocabulary * self.arch.hidden * self.number

@@ -152,7 +152,7 @@ class Architecture:
 
     @property
     def linear_params(self) -> int:
-        """Number of parameters of all linears of all layers, which may be quantized."""
+        """Number of parameters of all linear layers, with shared experts but not routed ones."""
         shared = self.mixture.shared_params(self.hidden) if self.mixture else 0
         return self.layers * (sum(i * o for i, o in self.linears.values()) + shared)
 
@@ -183,7 +183,7 @@ def read_architecture(source: Path | Mapping[str, Any]) -> Architecture:
 
     Raises:
         MixtureOfExperts: The model is a mixture of experts whose memory is not predicted.
-        ModelError: There is no config.json, or a size is missing in it.
+        ModelError: There is no config.json that can be read, or a size is missing in it.
     """
     raw = source if isinstance(source, Mapping) else read_settings(source)
     config = raw.get("text_config") or raw
@@ -253,10 +253,10 @@ def _tower_params(config: Mapping[str, Any], kind: str) -> int:
 
 
 def read_settings(path: Path) -> Mapping[str, Any]:
-    """Return the parsed config.json of a model folder, or of the file itself.
+    """Return the parsed config.json in a model folder, or at the path of the file itself.
 
     Raises:
-        ModelError: It cannot be read.
+        ModelError: It cannot be read, or is no JSON object.
     """
     file = path / "config.json" if path.is_dir() else path
     try:
@@ -275,7 +275,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
 
 
 def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Return the value of the first of these names that has a number, or None."""
+    """Return the first number under these names, cut to a whole one; None if none has a number."""
     values = (config.get(name) for name in names)
     return next((int(value) for value in values if isinstance(value, int | float)), None)
 

@@ -46,7 +46,10 @@ def pairs_compared(config: RunConfig) -> int:
 
 
 def candidate_facts(config: RunConfig) -> dict[str, str]:
-    """Return the fact about candidates to show when a run starts; empty if its loss has none."""
+    """Return {label: text} on the number of candidates, to show when a run starts.
+
+    Empty for other tasks than contrastive, and for kind cosine, which compares no pairs.
+    """
     if config.task != "contrastive" or config.contrastive.kind == "cosine":
         return {}
     ahead = uses_gradcache(config)

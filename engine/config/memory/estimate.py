@@ -140,11 +140,11 @@ class MemoryEstimate:
 
     @property
     def high(self) -> int:
-        """Upper end of the expected range: the memory that must be free for a safe start."""
+        """Upper end of the expected range, in bytes: what must be free for a safe start."""
         return int((self.likely - self.context) * (1 + UNCERTAINTY) + self._context(+1))
 
     def terms(self) -> dict[str, int]:
-        """Return the terms by name, in the order of `TERMS`."""
+        """Return the bytes of each term by its name, in the order of `TERMS`."""
         return {name: getattr(self, name) for name in TERMS}
 
     def _context(self, sign: int) -> float:
@@ -299,7 +299,10 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 
 def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the size in elements of each own weight that is trained; a pattern counts as all."""
+    """Return the size in elements of each trained weight of the model itself, without an adapter.
+
+    If `train.layers` is a pattern, all weights count.
+    """
     one_layer = [i * o for i, o in arch.linears.values()] + [arch.hidden] * 2
     if mixture := arch.mixture:
         third = mixture.routed_params(arch.hidden) // 3
@@ -312,7 +315,10 @@ def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 
 def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Return the bytes of the frozen linears, and of the other frozen weights."""
+    """Return the bytes of the frozen linears, and of the other frozen weights, without an adapter.
+
+    Without a number in `train.layers`, only the vision tower counts as frozen.
+    """
     tower = arch.tower_params * formats.compute
     if not isinstance(config.train.layers, int):
         return 0, tower

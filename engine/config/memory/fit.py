@@ -91,7 +91,11 @@ def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
 
 
 def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
-    """Keep the activations of as many of the last layers as fit; the others are recomputed."""
+    """Keep the activations of as many of the last layers as fit; the others are recomputed.
+
+    `SPARE` of the free memory stays free. If no layer fits, or activations are on the host, the
+    configuration stays as it is.
+    """
     layers = plain.architecture.layers
 
     def with_whole(count: int) -> RunConfig:
@@ -197,7 +201,10 @@ def changes_to_fit(
 
 
 def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
-    """Return the changes as text lines with the memory needed after each; empty if the run fits."""
+    """Return the changes as text lines with the memory needed after each; empty if the run fits.
+
+    If the changes are not surely enough, a last line says what to do then.
+    """
     need, lines = estimate, []
     for change in changes_to_fit(estimate, free_bytes, config):
         need = change.need
@@ -225,7 +232,7 @@ def too_large(found: Fit) -> str:
 
 
 def _verdict(need: MemoryEstimate, free_bytes: int) -> str:
-    """Return `, fits`, `, likely fits` or nothing, with which a line about this need ends."""
+    """Return the end of a line about this need: `, fits`, `, likely fits` or an empty text."""
     if need.high <= free_bytes:
         return ", fits"
     return ", likely fits" if need.likely <= free_bytes else ""
@@ -302,7 +309,7 @@ def _with_adapter(config: RunConfig, **values: object) -> RunConfig:
 
 
 def _one_at_a_time(config: RunConfig) -> RunConfig:
-    """Accumulate instead of batching, except in task contrastive, where a batch gives negatives."""
+    """Accumulate instead of batching, but not in task contrastive: a batch may give negatives."""
     if config.task == "contrastive":
         return config
     accumulate = config.train.accumulate * config.train.batch
@@ -315,14 +322,17 @@ def _shorter(config: RunConfig) -> RunConfig:
 
 
 def _fewer_pairs(config: RunConfig) -> RunConfig:
-    """Halve the pairs per micro-batch, but keep two: a single pair may have no negative."""
+    """Halve the pairs per micro-batch of task contrastive if at least two remain.
+
+    A single pair may have no negative.
+    """
     if config.task != "contrastive" or config.train.batch < 4:
         return config
     return _with_train(config, batch=config.train.batch // 2)
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:
-    """Halve the rank, down to 4, unless an adapter that has a rank already is continued."""
+    """Halve the rank, at least to 4, unless an adapter that has a rank already is continued."""
     if config.adapter.continues:
         return config
     return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))

@@ -62,7 +62,10 @@ class Hardware:
 
 
 def probe_hardware() -> Hardware:
-    """Describe this machine; GPUs count only if the installed torch can use them."""
+    """Describe this machine; only NVIDIA GPUs count, and only if torch was built with CUDA.
+
+    If the driver cannot be asked, the machine counts as one without a GPU.
+    """
     memory = host_memory()
     devices = _nvidia_devices(memory) if _torch_has_cuda() else ()
     return Hardware(
@@ -105,7 +108,7 @@ def _number(file: str, key: str = "") -> int | None:
 
 
 def with_cards(here: Hardware, count: int, free_bytes: int) -> Hardware:
-    """Return this machine with `count` GPUs of `free_bytes` each instead of its own."""
+    """Return this machine with `count` GPUs of `free_bytes`, with bf16, instead of its own."""
     card = Device("a GPU", free_bytes, free_bytes, bf16=True)
     return replace(here, kind="cuda", devices=(card,) * count)
 
@@ -135,7 +138,10 @@ def _match_device(entry: str, uuids: list[str]) -> int | None:
 
 
 def _torch_has_cuda() -> bool:
-    """Whether torch was built with CUDA, by its version file; importing torch takes seconds."""
+    """Whether torch is installed and was built with CUDA, by its version file.
+
+    Importing torch would take seconds.
+    """
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return False
@@ -167,7 +173,10 @@ def _nvidia_devices(host: HostMemory) -> tuple[Device, ...]:
 
 
 def _describe_device(nvml: Any, handle: Any, host: HostMemory) -> Device:
-    """Describe one device; NVML reports no memory for devices that share the host's."""
+    """Describe one device; one that shares the memory of the host gets the figures of the host.
+
+    NVML reports no memory for such a device.
+    """
     try:
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         total, free = int(memory.total), int(memory.free)

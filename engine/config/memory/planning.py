@@ -1,6 +1,6 @@
 """Plan a run before it starts: decide the `auto` settings so that it fits, and keep them on resume.
 
-Used by `fttui check`, `fttui run` and the app. No torch; only `architecture_of` does I/O.
+Used by `fttui check`, `fttui run` and the app. No torch; only `settings_of` reads files or the hub.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
         local: Do not ask the hub for a model that is not in the cache.
 
     Raises:
-        FttuiError: The file cannot be found or read.
+        FttuiError: The file cannot be found or read, or holds no settings.
     """
     if config.model.id == PACKAGE_MODEL:
         return _SMOLLM2_135M
@@ -110,7 +110,8 @@ def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | No
         force: Accept a run that does not fit by estimate.
 
     Raises:
-        ConfigError: The configuration asks for something that the model does not have.
+        ConfigError: The configuration asks for something that the model does not have, or the model
+            is quantized in a form that cannot be trained.
         ModelError: The run does not fit; the text lists what to change.
     """
     architecture = known_architecture(loaded)

@@ -108,14 +108,20 @@ class BatchSource:
     micro-batches; None without any."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
-        """Return the next micro-batches and advance the position."""
+        """Return the next micro-batches, advance the position, and note their examples as current.
+
+        The examples that were current become the previous ones.
+        """
         made, self._ahead = self._made(micro_batches), None
         self.position += micro_batches
         self.previous, self.current = self.current, [e for chosen, _ in made for e in chosen]
         return [batch for _, batch in made]
 
     def prepare(self, micro_batches: int) -> None:
-        """Prefetch the next micro-batches; `fetch` uses them if the position is unchanged."""
+        """Prefetch the next micro-batches; errors are left for `fetch` to raise.
+
+        `fetch` uses them if it is asked for as many, with the same position and samples left out.
+        """
         with suppress(Exception):  # `fetch` meets the error again and raises it
             self._ahead = self.position, self._out(), self._make(micro_batches)
 
@@ -139,7 +145,10 @@ class BatchSource:
         return frozenset(self.left_out()) if self._replayed is None else self._replayed
 
     def rewind_to(self, position: int) -> None:
-        """Go back to the position where a step began that was dropped, and forget its examples."""
+        """Go back to `position`, where a dropped step began, and forget the examples of that step.
+
+        The examples of the step before it are the current ones then.
+        """
         self.position = position
         self.current = self.previous
 
@@ -153,7 +162,7 @@ class BatchSource:
         self.position += micro_batches
 
     def hold(self) -> HeldPlace:
-        """Return the position and the examples seen, for `put_back`."""
+        """Return the position and the examples of current and previous step, for `put_back`."""
         return HeldPlace(self.position, self.current, self.previous)
 
     def replay_at(self, position: int, left_out: Collection[str]) -> None:
@@ -176,6 +185,6 @@ class BatchSource:
         return self.batches.epoch(self.position)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield single micro-batches, as the Hugging Face loop reads a data loader."""
+        """Yield single micro-batches without end, for the loop of transformers."""
         while True:
             yield from self.fetch(1)

@@ -133,7 +133,7 @@ def text_hash(ids: Sequence[int]) -> int:
 
 
 def _padded(rows: Sequence[Sequence[int]], fill: int) -> dict[str, Tensor]:
-    """Return rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
+    """Return one or more rows as `input_ids` and `attention_mask` [B, T], padded on the right."""
     width = max(len(row) for row in rows)
     ids = torch.full((len(rows), width), fill, dtype=torch.long)
     mask = torch.zeros((len(rows), width), dtype=torch.long)

@@ -18,7 +18,10 @@ from ...errors import DataError
 
 
 def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Split a total by weights into whole numbers of at least 1, by largest remainder."""
+    """Split a total by weights into whole numbers, by largest remainder.
+
+    Each is at least 1 unless the total is smaller than the number of weights.
+    """
     exact = [total * weight / sum(weights) for weight in weights]
     shares = [max(1, int(share)) for share in exact]
     by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])

@@ -98,7 +98,7 @@ class ShuffledRows:
         return self._rows(epoch, place), inside
 
     def _rows(self, epoch: int, place: int) -> list[StreamRow]:
-        """Return a block, shuffled for an epoch."""
+        """Return the block with the number `place`, shuffled for an epoch; keep it for later."""
         found = self._held.get((epoch, place))
         if found is None:
             read = self._read(place * self._block)
@@ -141,7 +141,11 @@ class InterleavedRows:
         self._turns: list[tuple[int, int]] = []
 
     def row(self, number: int) -> StreamRow:
-        """Return the row with this number, counted from 0."""
+        """Return the row with this number, counted from 0.
+
+        Raises:
+            DataError: The source of the row has no rows, became shorter, or holds an invalid row.
+        """
         source, own = self._place(number)
         return self._sources[source].row(own)
 
@@ -206,8 +210,11 @@ class StreamedBatches:
     def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
         """Return the examples of the micro-batch at a position; none can be left out by its id.
 
+        What is found in rows of the first pass that were not read before is added to `findings`.
+
         Raises:
-            DataError: No row with a target follows, or a row is invalid.
+            DataError: `FRUITLESS` rows without a target follow, a row is invalid, or a source has
+                no rows or became shorter.
         """
         start = (position * self.world_size + self.rank) * self.batch
         numbers = range(start, start + self.batch)

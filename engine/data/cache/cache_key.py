@@ -67,7 +67,7 @@ def _files(config: RunConfig, hashes: HashCache) -> Iterator[tuple[str, str]]:
 def _tokenizer_hash(tokenizer: Any) -> str | None:
     """Return a hash of a tokenizer and its chat template.
 
-    None if the tokenizer has no fast backend, or code of its own, which could change.
+    None if it has no fast backend, or a class from outside transformers, whose code could change.
     """
     kind = type(tokenizer)
     backend = getattr(tokenizer, "backend_tokenizer", None)

@@ -84,7 +84,7 @@ class TokenCache:
         self._most_bytes = most_bytes
 
     def load(self, key: str) -> TokenizedData | None:
-        """Return the entry of a key, or None if there is none that can be read."""
+        """Return the entry of a key and mark it as just used; None if none can be read."""
         path = self._path(key)
         try:
             with (
@@ -102,7 +102,8 @@ class TokenCache:
     def store(self, key: str, data: TokenizedData) -> None:
         """Store an entry, and remove those used longest ago if all together are too large.
 
-        Nothing is stored if the disk has too little space or a text is not valid Unicode.
+        Nothing is stored and nothing raised if the folder cannot be written, the entry would take
+        more than a quarter of the free space of the disk, or a text is not valid Unicode.
         """
         temporary = self._path(key).with_suffix(f".{os.getpid()}.tmp")
         try:
@@ -186,6 +187,8 @@ def cached_data(
     config: RunConfig, tokenizer: Any, cache: TokenCache, make: Callable[[], TokenizedData]
 ) -> tuple[TokenizedData, bool]:
     """Return the tokenized data of a run, and whether they are from the cache.
+
+    Data that are made are stored if they have a key and no file changed in the meantime.
 
     Args:
         config: The run.

@@ -71,7 +71,7 @@ class ConversationReader:
         self._findings = findings
 
     def whole(self, conversation: Conversation) -> str:
-        """Return a conversation as text, of which everything is learned.
+        """Return a conversation as text, of which everything is learned; empty without turns.
 
         Raises:
             DataError: There is no chat template, or it rejects the conversation.
@@ -83,6 +83,9 @@ class ConversationReader:
 
     def read(self, conversation: Conversation) -> tuple[str, tuple[Span, ...]]:
         """Return a conversation as text, and the spans of its targets in order.
+
+        What is left out, masked or not learned is noted in the findings. Without turns the text is
+        empty and there are no spans.
 
         Raises:
             DataError: There is no chat template, or it rejects the conversation.
@@ -103,7 +106,10 @@ class ConversationReader:
         return without_reasoning(conversation.turns) if drop else conversation.turns
 
     def _wanted(self, turns: Turns, first: int, place: str) -> list[int]:
-        """Return the numbers of the turns to learn; turns that the data mask are counted."""
+        """Return the numbers of the turns to learn.
+
+        Turns that the data mask, and a role that no turn has, are noted in the findings.
+        """
         named = self._options.train_on
         role = ASSISTANT if named in ("all", "last") else named
         mine = [n for n in range(first, len(turns)) if turns[n].get("role") == role]

@@ -140,7 +140,12 @@ class Marking:
         return made
 
     def changed(self, string: int, change: Callable[[str], str]) -> list[dict[str, Any]]:
-        """Return the messages with the string of a number changed, but not the space around it."""
+        """Return the messages with one string changed, but not the white space around it.
+
+        Args:
+            string: Number of the string.
+            change: Returns the new string for the present one.
+        """
         message = self.strings[string].message
         numbers = iter(self.of(message))
 
@@ -156,7 +161,11 @@ class Marking:
         ]
 
     def placed(self, text: str, style: Style = "inner") -> list[PlacedString]:
-        """Return where the marked strings stand in the text without marks, in order."""
+        """Return where the marked strings stand in the text without marks, in order.
+
+        Left out are strings of which a mark is missing and, with style `middle`, those of which
+        the template changed the text.
+        """
         found: list[PlacedString] = []
         opened: dict[int, int] = {}
         bare = unmarked(text) if style == "middle" else ""

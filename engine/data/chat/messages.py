@@ -54,7 +54,7 @@ class MessageForm:
     """Arguments of tool calls as JSON text instead of an object."""
 
     def of(self, turns: Turns) -> list[dict[str, Any]]:
-        """Return the messages in this form."""
+        """Return the messages in this form, without the key `learned`, which templates ignore."""
         return [self._message(turn) for turn in turns]
 
     def _message(self, turn: Message) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def arguments_of(turns: Turns) -> Iterator[Any]:
 
 
 def without_reasoning(turns: Turns) -> list[Message]:
-    """Return the messages without the reasoning of the assistant, beside the content or in it."""
+    """Return the messages without reasoning of the assistant, beside the content or in its text."""
     return [_without_reasoning(turn) for turn in turns]
 
 
@@ -113,7 +113,7 @@ def _without_reasoning(turn: Message) -> Message:
 
 
 def has_reasoning(turn: Message) -> bool:
-    """Whether a message has reasoning beside its content or in it."""
+    """Whether a message has reasoning beside its content or in the text of its content."""
     content = turn.get("content")
     inline = isinstance(content, str) and _INLINE.search(content) is not None
     return inline or bool(turn.get("reasoning_content"))

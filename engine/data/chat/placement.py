@@ -125,7 +125,10 @@ class Placement:
         return kept
 
     def ending(self, message: int) -> Ending | None:
-        """Return the conversation that ends with a message; None if its strings are not found."""
+        """Return the conversation that ends with a message.
+
+        None if the template refuses it, or no string of the message is found in it.
+        """
         if message not in self._endings:
             self._endings[message] = self._ending(message)
         return self._endings[message]
@@ -169,7 +172,11 @@ class Placement:
         return max(self.text.count(form) for form in forms) <= others
 
     def generation_prompt(self, turn: int) -> GenerationPrompt:
-        """Return the generation prompt before a turn."""
+        """Return the generation prompt before a turn.
+
+        If the messages before the turn cannot be marked, it has no string and no tail. The
+        template remembers what it adds to the messages, for later calls.
+        """
         asked = self.asked(turn)
         if asked is None:
             opener = self._template.opener(self._turns[:turn], self._tools, self._form)
@@ -191,7 +198,7 @@ class Placement:
     def asked(self, turn: int) -> Asked | None:
         """Return the messages before a turn, rendered as a request for an answer.
 
-        None if the messages before the turn cannot be marked.
+        None if there are no messages before the turn, or they cannot be marked or rendered.
         """
         if turn not in self._asked:
             made = None
@@ -261,7 +268,7 @@ class Placement:
     def _with_marks(
         self, chosen: Sequence[int] | None, text: str, style: Style, stop: int | None = None
     ) -> list[PlacedString] | None:
-        """Return where marked strings stand; None if the marks change the text."""
+        """Return where marked strings stand; None if the marks change the text or are refused."""
         made = self._rendered(self.marking.marked(chosen, style=style, stop=stop))
         if made is None or unmarked(made) != text:
             return None

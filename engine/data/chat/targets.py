@@ -1,4 +1,4 @@
-"""Find the characters of a rendered conversation that are learned: turns with end-of-turn tokens.
+"""Find the characters of a rendered conversation that are learned: each turn with its end mark.
 
 The target of a turn begins after the generation prompt. If the text has only the beginning of that
 prompt, it begins after that part. It ends after the end-of-turn token. Both ends are found with
@@ -82,7 +82,7 @@ class TargetFinder:
         return search.targets(wanted, rendered.generated)
 
     def special(self, text: str) -> Iterator[re.Match[str]]:
-        """Yield the special tokens in a text."""
+        """Yield the special tokens of the tokenizer in a text, and marks of common templates."""
         return self._pattern.finditer(text)
 
     @cached_property
@@ -223,7 +223,10 @@ class _Search:
 
     @cached_property
     def _headed_alike(self) -> Mapping[tuple[Any, str], Sequence[tuple[int, PlacedString]]]:
-        """Turns of the assistant with the string before each, by its role and the text between."""
+        """Turns of the assistant with the string before each.
+
+        The keys are (role of the message with that string, text between the string and the turn).
+        """
         found = defaultdict(list)
         for turn, message in enumerate(self._turns):
             own = self._where.of(turn) if message.get("role") == "assistant" else []
@@ -247,7 +250,10 @@ class _Search:
         return len(shared) if special and special[-1].end() == len(shared) else len(gap)
 
     def _behind_opener(self, opener: str, gap: str) -> int | None:
-        """Return the end of the longest prefix of an opener in a gap; None without any."""
+        """Return where the longest prefix of an opener that stands in a gap ends.
+
+        None if there is no such prefix, or only a part of a word or special token.
+        """
         for length in range(len(opener), 0, -1):
             place = gap.rfind(opener[:length])
             if place < 0:
@@ -347,7 +353,7 @@ class _Search:
         return bool(worded) and closing.rstrip().endswith(worded)
 
     def _call_end(self, tail: str) -> int:
-        """Return the length of the syntax that closes a tool call, with its end mark."""
+        """Return the length of the syntax that closes a tool call, with its end mark; 0 without."""
         length = 0
         for mark in self._finder.special(tail):
             if self._opens(mark.group()):
@@ -436,7 +442,7 @@ class _Search:
     def _by_prefix(self, turn: int) -> TurnTarget | None:
         """Return as the target what a turn adds to the text of the turns before it.
 
-        None if the turn adds nothing, or if the text before it changes.
+        None if the turn adds nothing or changes the text before it, or the template rejects it.
         """
         turns = self._turns[:turn]
         before = self._template.text(turns, self._tools, self._form) if turns else ""

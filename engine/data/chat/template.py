@@ -103,6 +103,8 @@ class ChatTemplate:
     def opener(self, turns: Turns, tools: Tools, form: MessageForm) -> str:
         """Return the text with which the template asks for an answer to these messages.
 
+        Empty if the template rejects them, or writes nothing of its own before an answer.
+
         Args:
             turns: The messages before the answer; there may be none.
             tools: The tools.
@@ -117,7 +119,7 @@ class ChatTemplate:
         return self._first_openers[key]
 
     def learn_opener(self, opener: str) -> None:
-        """Remember a text with which the template has asked for an answer."""
+        """Remember a text with which the template has asked for an answer, unless it is blank."""
         if opener.strip() and opener not in self._openers:
             self._openers = sorted([*self._openers, opener], key=len, reverse=True)
 
@@ -131,7 +133,7 @@ class ChatTemplate:
         return _after(plain, opened) or self._header(asked, tools, form, plain)
 
     def _header(self, turns: Turns, tools: Tools, form: MessageForm, plain: str | None) -> str:
-        """Return what a template without a generation prompt writes before an answer."""
+        """Return what a template without a generation prompt writes before an answer, if any."""
         answer = Marking([*turns, {"role": "assistant", "content": "a"}]).marked([len(turns)])
         return before_first(_after(plain, self.text(answer, tools, form)))
 
@@ -169,7 +171,10 @@ class ChatTemplate:
         return named
 
     def _named(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered | None:
-        """Return the conversation with the targets that the template names; None without them."""
+        """Return the conversation with the targets that the template names.
+
+        None if the template names none, or cannot be rendered in this way.
+        """
         template = self.tokenizer.get_chat_template(None, list(tools) or None)
         if not _names_targets(template):
             return None

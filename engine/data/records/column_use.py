@@ -51,7 +51,7 @@ class WatchedRow(dict[str, Any]):
         return super().__getitem__(name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a value and remember its name."""
+        """Return the value of a column, or the default; the column counts as read in any case."""
         self.used.add(name)
         return super().get(name, default)
 

@@ -29,6 +29,9 @@ class ConversationFront:
     def of_conversation(self, values: Values, place: str) -> Values:
         """Return a row of task sft with the system message and history put before its turns.
 
+        A row without either, or without a conversation, is returned as it is; a `data.system` that
+        is not used then is counted as `SYSTEM_UNUSED`.
+
         Raises:
             DataError: A column is of the wrong kind, or two system messages differ.
         """
@@ -50,6 +53,9 @@ class ConversationFront:
 
     def of_preference(self, values: Values, place: str) -> Values:
         """Return a row of task dpo or kto with system message and history put before its prompt.
+
+        A row without a list of messages is returned as it is; a `data.system` that is not used then
+        is counted as `SYSTEM_UNUSED`. Of two conversations, a text in `prompt` is left out.
 
         Raises:
             DataError: A column is of the wrong kind, or two system messages differ.
@@ -79,7 +85,10 @@ class ConversationFront:
         return {name: value for name, value in values.items() if name != "prompt"}
 
     def _before_prompt(self, values: Values, columns: list[str], place: str) -> Values:
-        """Return a row with system message and history put before the turns in these columns."""
+        """Return a row with system message and history put before the turns in these columns.
+
+        A row without either is returned as it is.
+        """
         if not self._wanted(values):
             return values
         found, taken = dict(values), set()
@@ -101,7 +110,11 @@ class ConversationFront:
     def _front(
         self, values: Values, turns: Any, place: str
     ) -> tuple[list[Any], list[Any], set[str]]:
-        """Return (system message and history, the other turns, names of the columns used)."""
+        """Return (system message and history, the other turns, names of the columns used).
+
+        Raises:
+            DataError: The turns or the history have another form, or two system messages differ.
+        """
         column = _system_column(values)
         text = values[column] if column is not None else None
         if not isinstance(turns, list | tuple):

@@ -209,7 +209,7 @@ class _Row:
         """Return the first of these columns that the row has.
 
         Raises:
-            DataError: The row has none of them.
+            NoColumn: The row has none of them.
         """
         name = _first(names, self.values)
         if name is None:
@@ -220,26 +220,42 @@ class _Row:
         return name
 
     def text(self, *names: str) -> str:
-        """Return the text in the first of these columns that the row has."""
+        """Return the text in the first of these columns that the row has.
+
+        Raises:
+            DataError: The row has none of them (`NoColumn`), or the value is no text.
+        """
         name = self.column(names)
         return self._as_text(self.values[name], name)
 
     def messages(self, name: str) -> tuple[Message, ...]:
-        """Return the conversation in a column, without keys whose value is null."""
+        """Return the conversation in a column, without keys whose value is null.
+
+        Raises:
+            DataError: There is no such column (`NoColumn`), or it holds no valid conversation.
+        """
         return parse_messages(self.values[self.column((name,))], name, self.place, self.rules)
 
     def conversation(self) -> tuple[Message, ...]:
-        """Return the conversation of the row, from whichever columns hold it."""
+        """Return the conversation of the row, from whichever columns hold it.
+
+        Raises:
+            DataError: No column holds one (`NoColumn`), or it is not valid.
+        """
         if "messages" in self.values:
             return self.messages("messages")
         return turns_of(self.values, self.place, self.rules) or self.messages("messages")
 
     def tools(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the tools of the row."""
+        """Return the tools of the row; none if it has no column for them.
+
+        Raises:
+            DataError: The column holds something else.
+        """
         return tools_of(self.values, self.place, self.rules)
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return the non-empty texts of a column that holds one text, a list, or null.
+        """Return the non-empty texts of a column of the row, which holds one text, a list, or null.
 
         Raises:
             DataError: it holds something else.
@@ -251,14 +267,18 @@ class _Row:
         return tuple(self._as_text(one, name) for one in many if one)
 
     def truth(self, name: str) -> bool:
-        """Return the value of a column that holds true or false, or 1 or 0."""
+        """Return the value of a column that holds true or false, or 1 or 0.
+
+        Raises:
+            DataError: There is no such column (`NoColumn`), or it holds something else.
+        """
         value = self.values[self.column((name,))]
         if value not in (True, False):
             raise DataError(self._wrong(name, value, "true or false"))
         return bool(value)
 
     def number(self, name: str) -> float | None:
-        """Return the number in a column; None if it is missing, NaN or infinite.
+        """Return the number in a column; None if it is missing, empty, NaN or infinite.
 
         Raises:
             DataError: The value is no number.

@@ -39,7 +39,10 @@ EVERY_FORM = "docs/tasks.md lists every kind of record"
 
 
 def listed(columns: Collection[str]) -> str:
-    """Return the names of columns as one text; long names and long lists are shortened."""
+    """Return the names of columns as one text, `(none)` if there are none.
+
+    Long names and long lists are shortened.
+    """
     shown = [
         name if len(name) <= MOST_CHARACTERS else name[:MOST_CHARACTERS] + "…"
         for name in list(columns)[:MOST_COLUMNS]

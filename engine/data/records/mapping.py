@@ -160,7 +160,10 @@ def with_every_positive(rows: Iterable[PreparedRow]) -> Iterator[PreparedRow]:
 
 
 def several_positives(row: PreparedRow) -> tuple[str, list[Any]]:
-    """Return (column of the positive, its texts that are not empty); no texts without a list."""
+    """Return (column of the positive, its texts that are not empty).
+
+    The name is empty without such a column, and there are no texts if it holds no list.
+    """
     name = next((name for name in ("positive", "pos") if name in row.values), "")
     texts = row.values.get(name)
     return name, [text for text in texts if text] if isinstance(texts, list) else []

@@ -77,7 +77,7 @@ class MessageRules:
         """Return tools or calls without the nulls that columnar files add to structs.
 
         Such files give every struct of a column the keys of all others. Values from JSON have no
-        such nulls.
+        such nulls and are returned unchanged. A row with removed nulls is counted once.
         """
         if isinstance(value, str) or _FILE_OF_JSON.search(place) or not nulls_in(value):
             return value
@@ -112,7 +112,7 @@ def decoded(value: Any) -> Any:
         return value
     try:
         found = json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value
     messages = isinstance(found, list) and bool(found)
     return found if messages and all(map(_is_message, found)) else value
@@ -134,7 +134,7 @@ def parse_messages(
     if isinstance(value, str) and value.lstrip()[:1] == "[":
         try:
             value = json.loads(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise reader.wrong(value, "a list of {role, content} as JSON text") from None
     if not isinstance(value, list | tuple):
         raise reader.wrong(value, "a list of {role, content}")
@@ -144,7 +144,7 @@ def parse_messages(
 def tools_of(
     values: Mapping[str, Any], place: str, rules: MessageRules | None = None
 ) -> tuple[Mapping[str, Any], ...]:
-    """Return the tools of a row from its column `tools` or `functions`.
+    """Return the tools of a row from its column `tools` or `functions`; none if it has neither.
 
     Raises:
         DataError: The column lists no tools.
@@ -192,7 +192,11 @@ class _Messages:
             yield from self._exchange(item)
 
     def _exchange(self, item: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        """Yield the messages of an item such as {human, assistant} or {input, output}."""
+        """Yield the messages of an item such as {human, assistant} or {input, output}.
+
+        Raises:
+            DataError: The item has not one answer and at most one question, or has other keys.
+        """
         names = {key.lower(): part for key, part in item.items() if part is not None}
         asked = [key for key in ASKING if key in names]
         answered = [key for key in ANSWERING if key in names]
@@ -230,7 +234,11 @@ class _Messages:
         return message | {key: part for key, part in keys.items() if key not in message}
 
     def _refuse_two_meanings(self, keys: Mapping[str, Any]) -> None:
-        """Raise if a message has two different texts or roles; only one of them would be read."""
+        """Refuse a message with two different texts or roles, of which only one would be read.
+
+        Raises:
+            DataError: The message has two.
+        """
         texts = {key: keys[key] for key in CONTENT_KEYS if isinstance(keys.get(key), str)}
         names = {key: keys[key] for key in ("role", "from") if isinstance(keys.get(key), str)}
         roles = {key: self.rules.role(name) for key, name in names.items()}
@@ -276,7 +284,13 @@ class _Messages:
         return parse_calls(self.rules.without_padding(value, self.place), self.wrong)
 
     def _move_calls(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
-        """Move the tool calls, also one `function_call` of the older form, to the message."""
+        """Move the tool calls out of the unread `keys` of a message to the message.
+
+        A `function_call` of the older form is a tool call as well.
+
+        Raises:
+            DataError: A value holds no tool calls.
+        """
         given = [keys.pop(name, None) for name in ("tool_calls", "function_call")]
         if calls := [call for value in given if value for call in self._calls(value)]:
             message["tool_calls"] = calls

@@ -56,15 +56,18 @@ class PairLabels:
         self._scored = False
 
     def learn(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Treat the labels of this source as scores if all are numbers and one has a fraction."""
+        """Decide by rows whether labels of two texts are scores.
+
+        They are if all are numbers or missing, and at least one has a fraction.
+        """
         labels = (row[name] for row in rows if couple_of(row) for name in LABELS if name in row)
         self._scored = are_fractions(labels)
 
     def judged(self, values: dict[str, Any], place: str) -> JudgedPair:
-        """Return the pair with its label interpreted as a class, a score or a match.
+        """Return the pair with its columns renamed, and its label read as class, score or match.
 
         Raises:
-            DataError: The label can mean several things.
+            DataError: The label can mean several things, or does not say whether the texts match.
         """
         couple = couple_of(values)
         if couple is not None:
@@ -136,7 +139,7 @@ def _question(label: Any, names: tuple[str, str], place: str) -> str:
 def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, Any]:
     """Return a row of a text and a label as a conversation in which the label is the answer.
 
-    Rows without both columns are returned unchanged.
+    Rows without a text or a label, and rows with messages or a completion, are returned unchanged.
 
     Raises:
         DataError: `data.label` does not say that the label is the answer.

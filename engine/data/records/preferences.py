@@ -158,7 +158,10 @@ _JUDGED: tuple[tuple[str, str, str, _Better], ...] = (
 
 
 def _with_transcripts(values: Values) -> Values:
-    """Return a row with transcripts (`Human:`, `Assistant:` before turns) converted to messages."""
+    """Return a row with transcripts (`Human:`, `Assistant:` before turns) converted to messages.
+
+    A row with a prompt, or whose two answers are not both transcripts, is returned unchanged.
+    """
     sides = [values.get("chosen"), values.get("rejected")]
     if "prompt" in values or not all(isinstance(one, str) for one in sides):
         return values
@@ -217,7 +220,10 @@ def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Value
 
 
 def _listed_context(values: Values) -> str | None:
-    """Return the name of the only question column that holds messages; None without one."""
+    """Return the name of the only question column that holds messages.
+
+    None if there is none or several, or if the row has a column `prompt`.
+    """
     names = ("context", *QUESTIONS)
     found = [name for name in names if isinstance(values.get(name), list) and name != "prompt"]
     return found[0] if len(found) == 1 and "prompt" not in values else None
@@ -259,7 +265,10 @@ def _content(item: Mapping[str, Any]) -> Any:
 
 
 def _text_of(answer: Any) -> Any:
-    """Return the text of an answer, which may be a text, a message or a list of messages."""
+    """Return the text of an answer: of a text, a message, or the last message of a list.
+
+    None if the list is empty or the message has no content.
+    """
     if isinstance(answer, list):
         answer = answer[-1] if answer else None
     return _content(answer) if isinstance(answer, Mapping) else answer

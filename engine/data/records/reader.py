@@ -135,7 +135,7 @@ class _RowPreparer:
         return replace(found, values=self._front.of_preference(values, place))
 
     def _present(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the values without nulls; a pair keeps the null of its only positive."""
+        """Return the values without nulls; a pair without any positive keeps the nulls of those."""
         kept = {name: value for name, value in values.items() if value is not None}
         if self._task == "contrastive" and not any(name in kept for name in POSITIVES):
             return {k: v for k, v in values.items() if v is not None or k in POSITIVES}
@@ -288,7 +288,7 @@ class RecordReader:
             votes: Number of rows by the formats that they allow.
 
         Raises:
-            DataError: No row has a format of the task.
+            DataError: No row has a known format, or the format is none of the task.
         """
         usable, columns = FORMATS_OF[self._config.task], _columns(sample)
         configured = self._config.data.format

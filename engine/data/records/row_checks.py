@@ -128,7 +128,10 @@ def _differs_in_prompt(record: PreferenceRecord) -> bool:
 
 
 def _scores(columns: Mapping[str, Any]) -> str:
-    """Return the scores that prefer the rejected completion, such as `score_chosen 1 < …`."""
+    """Return two scores that prefer the rejected completion; empty without such scores.
+
+    An example is `score_chosen 1 < score_rejected 2`.
+    """
     for name, value in columns.items():
         other = re.sub("chosen", "rejected", name, flags=re.I)
         if other == name or not _SCORE.search(name):

@@ -31,7 +31,7 @@ def nulls_in(value: Any) -> int:
 
 
 def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
-    """Return the tools in a list or its JSON text; bare functions are wrapped.
+    """Return the tools in a list or its JSON text; bare functions are wrapped; null holds none.
 
     Raises:
         DataError: The value lists no tools.
@@ -61,10 +61,12 @@ def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
 
 
 def parse_calls(value: Any, wrong: Wrong) -> list[dict[str, Any]]:
-    """Return tool calls, with arguments as a mapping instead of JSON text.
+    """Return tool calls, with arguments as a mapping instead of its JSON text.
+
+    Arguments whose JSON text is no mapping stay as they are.
 
     Raises:
-        DataError: The value holds no tool calls.
+        DataError: The value holds no tool calls, or the arguments are a text that is not JSON.
     """
     if isinstance(value, str):
         value = parsed(value, wrong, "tool calls as JSON")
@@ -94,9 +96,9 @@ def parsed(text: str, wrong: Wrong, expected: str) -> Any:
     """Return the value of a JSON text; None for a blank text.
 
     Raises:
-        DataError: The text is not JSON.
+        DataError: The text is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(text) if text.strip() else None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise wrong(text, expected) from None

@@ -177,7 +177,7 @@ def _require_both_ratings(train: Sequence[Example]) -> None:
 
 
 def _note_same_targets(train: Sequence[Example], findings: Findings) -> None:
-    """Count all records if they have the same target although their inputs differ."""
+    """Count all records if they have the same target for `FEWEST_TARGETS` or more inputs."""
     if not train:
         return
     first = _target(train[0])

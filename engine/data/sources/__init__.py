@@ -87,7 +87,8 @@ def open_rows(
         noted: What earlier passes over the source have counted, which is not counted again.
 
     Raises:
-        DataError: The source is missing or unreadable; the iterator raises it at an invalid row.
+        DataError: The source is missing. The iterator raises it too, if a file or hub dataset
+            cannot be read.
     """
     reading = Pass(findings, start, set() if noted is None else noted)
     return _Reader(split, text, reading, streaming=True).rows(source)
@@ -113,7 +114,8 @@ class _Reader:
         """Return an iterator over the rows.
 
         Raises:
-            DataError: The source is missing.
+            DataError: The source is missing. The iterator raises it too, if a file or hub dataset
+                cannot be read.
         """
         return self._reading.good(self._all_rows(source), source)
 
@@ -136,7 +138,7 @@ class _Reader:
         return hub_rows(source, self._split, start, streaming=self._streaming)
 
     def _rows_of_files(self, files: FolderFiles, source: str) -> Iterator[Row]:
-        """Yield the rows of several files.
+        """Return the rows of several files; count the files that are not read.
 
         Raises:
             DataError: There are no files, or one has no column in common with those before it.

@@ -15,7 +15,7 @@ def parquet_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
     """Yield the rows of a Parquet file; row groups that are skipped are not read.
 
     Raises:
-        DataError: The file cannot be read as Parquet.
+        DataError: The file cannot be read as Parquet, or has several columns of one name.
     """
     with source.seekable() as content:
         yield from _parquet_rows(content, source.path, reading)
@@ -45,7 +45,7 @@ def arrow_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
     """Yield the rows of an Arrow file or stream.
 
     Raises:
-        DataError: The file is no readable Arrow.
+        DataError: The file cannot be read as Arrow, or has several columns of one name.
     """
     with source.seekable() as content:
         yield from _arrow_rows(content, source.path, reading)
@@ -78,7 +78,11 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
 
 
 def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> Iterator[Row]:
-    """Yield the rows of record batches; `number` is the number of rows before them in the file."""
+    """Yield the rows of record batches; `number` is the number of rows before them in the file.
+
+    Raises:
+        DataError: Several columns have the same name.
+    """
     for batch in batches:
         if repeated := _repeated(batch.schema.names):
             raise DataError(

@@ -138,8 +138,10 @@ def csv_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a table with a header; the place of a row is its first line.
 
+    A row that cannot be read is a `BrokenRow`. An empty table has no rows.
+
     Raises:
-        DataError: The table has no header, or a quote is not closed.
+        DataError: The first row is no header or names two columns alike, or a quote is not closed.
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     dialect = dialect_of(open_text, suffix)

@@ -168,7 +168,9 @@ _known: dict[tuple[str, int, int], Encoding] = {}
 
 
 def encoding_of(file: DataFile) -> Encoding:
-    """Return the encoding of a file, by its byte-order mark, as UTF-8, or by its bytes.
+    """Return the encoding of a text file; it is remembered while the file does not change.
+
+    It is the one of the byte-order mark, else UTF-8 if the content is valid UTF-8, else a guess.
 
     Raises:
         DataError: The file is no text, or its encoding cannot be guessed.

@@ -12,6 +12,7 @@ def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False
     """Yield the rows of a hub dataset from number `start` on.
 
     Raises:
+        SourceUnreachable: The hub cannot be reached.
         DataError: The dataset, its split or its configuration cannot be loaded.
     """
     import datasets  # deferred: only these sources need it

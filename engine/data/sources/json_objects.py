@@ -198,6 +198,9 @@ def _splits(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | Non
     """Return the records of a split whose value is an object; None for other objects.
 
     An object with the split `train` alone is read for any split.
+
+    Raises:
+        DataError: The split is missing.
     """
     if not set(found.members) <= SPLITS or not _all_objects(found):
         return None

@@ -54,7 +54,7 @@ def json_rows(
 
 
 def _is_row(line: str) -> bool:
-    """Whether a line is a row of its own: a complete object, list or text."""
+    """Whether a line is a row of its own: a complete object, list or text that is not empty."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -166,7 +166,11 @@ def _whole(
 
 
 def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
-    """Yield the elements of a list; a list of messages is one conversation."""
+    """Yield the elements of a list; a list of messages is one conversation.
+
+    Raises:
+        DataError: The list is GitHub's description of the files of a folder.
+    """
     place = scanner.place
     elements = scanner.elements()
     first = next(elements, None)

@@ -58,7 +58,9 @@ class JsonDecoder:
 
 
 def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pass) -> Row:
-    """Return a decoded value as a row, and count its defects in `reading`.
+    """Return a decoded value as a row, and count a repeated key in `reading`.
+
+    A value that is no row, or has half of a surrogate pair in a text, is a `BrokenRow`.
 
     Args:
         value: The value.

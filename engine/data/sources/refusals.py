@@ -63,7 +63,8 @@ def describe_binary(head: bytes) -> str:
     if _SAFETENSORS.match(head) and b"\x00" in head[:8]:
         return _TENSORS
     if len(head) < _LONGEST_ANSWER and _ANSWER.fullmatch(start.decode("utf-8", "replace").strip()):
-        return f"the answer of a server, not data: {start.decode()[:80]!r}; download the file again"
+        said = start.decode("utf-8", "replace")[:80]
+        return f"the answer of a server, not data: {said!r}; download the file again"
     return next((what for first, what in _BEGINNINGS if lowered.startswith(first)), "")
 
 

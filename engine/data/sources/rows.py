@@ -119,7 +119,7 @@ def row_of(value: Any, place: str) -> Row:
 
 
 def is_message(value: Any) -> bool:
-    """Whether a value is a message of a conversation."""
+    """Whether a value is a message: an object with a role and a key for what was said."""
     if not isinstance(value, dict):
         return False
     named = isinstance(value.get("role", value.get("from")), str)

@@ -112,7 +112,10 @@ class Aligner:
     def _between_edges(
         self, text: str, body: list[int], edges: Sequence[int]
     ) -> list[_Span] | None:
-        """Return offsets that are exact at the edges; tokens between two edges share the same."""
+        """Return offsets that are exact at the edges; tokens between two edges share the same.
+
+        None if the tokens around an edge are not found.
+        """
         places: dict[int, int] = {0: 0, len(text): len(body)}
         for edge in sorted(set(edges)):
             known = self._around(text, body, edge)

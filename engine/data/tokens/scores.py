@@ -56,9 +56,9 @@ def require_different_scores(config: ContrastiveConfig, examples: Sequence[Examp
 
 
 def score_facts(config: ContrastiveConfig, examples: Sequence[Example]) -> dict[str, str]:
-    """Return the range of the training scores as stored, and how they are used.
+    """Return {"scores": range and mean of the training scores as stored, and how they are used}.
 
-    Empty for losses without scores.
+    Empty for losses without scores, and for pairs without scores.
     """
     if config.kind not in SCORED_KINDS:
         return {}

@@ -61,7 +61,10 @@ class SplitMarks:
             self._findings.note(SPLIT_MARKS, place, self._proposal)
 
     def note_inside(self, turns: Sequence[Mapping[str, Any]], place: str) -> None:
-        """Count a conversation if one of its messages contains a special token of the template."""
+        """Count a conversation if one of its messages contains a special token of the template.
+
+        A second conversation of the same record, right after the first one, is not looked at.
+        """
         if place and place == self._looked_at:
             return
         self._looked_at = place

@@ -108,7 +108,8 @@ def tokenize_records(
         progress: Called with (done, total).
 
     Raises:
-        DataError: The tokenizer has no chat template, or the template rejects a conversation.
+        DataError: The tokenizer fails for a text or has no chat template for a conversation, or
+            the template rejects the conversation.
     """
     examples: list[Example] = []
     ratings: list[Rating] = []

@@ -66,7 +66,11 @@ def attach_adapters(
 
 
 def _require_linear(model: PeftModel) -> None:
-    """Refuse layers with transposed weights, for which peft does not transpose OLoRA's matrices."""
+    """Refuse layers with transposed weights, for which peft does not transpose OLoRA's matrices.
+
+    Raises:
+        ModelError: A layer with an adapter is a Conv1D.
+    """
     for name, module in model.named_modules():
         if isinstance(getattr(module, "base_layer", None), Conv1D):
             raise ModelError(

@@ -98,7 +98,7 @@ def continue_adapter(
 
 
 def merge_adapter(base: Any, file: AdapterFile, device: torch.device) -> None:
-    """Merge an existing adapter into the weights of a base model, in place.
+    """Merge an existing adapter into the weights of a base model, in place, and freeze them all.
 
     Quantized weights are dequantized, merged and quantized again, which rounds them.
 

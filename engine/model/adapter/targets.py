@@ -84,7 +84,10 @@ def pattern_of(names: list[str]) -> str:
 
 
 def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
-    """Return the targets for peft: `all-linear`, parts of names, or full names for a pattern.
+    """Return the targets for peft: `all-linear`, ends of names, or full names.
+
+    Full names are returned for a pattern, for a vision-language model, and for `all-linear` if peft
+    would take a name for stacked experts.
 
     Raises:
         ModelError: A target does not exist, or cannot have an adapter in this model.
@@ -114,7 +117,11 @@ def checked_targets(base: Any, adapter: AdapterConfig) -> str | list[str]:
 
 
 def _chosen(base: nn.Module, targets: str | list[str]) -> set[str]:
-    """Return the full names of the modules that the targets name."""
+    """Return the full names of the modules that the targets name.
+
+    Raises:
+        ModelError: A target names no module.
+    """
     modules = {n for n, one in _trainable_modules(base) if isinstance(one, _WITH_ADAPTER)}
     if isinstance(targets, str):
         found = {name for name in modules if re.fullmatch(targets, name)}
@@ -136,7 +143,11 @@ def _chosen(base: nn.Module, targets: str | list[str]) -> set[str]:
 
 
 def _require_untied(base: Any, chosen: set[str]) -> None:
-    """Refuse an adapter on one of two tied matrices, which no merge could keep equal."""
+    """Refuse an adapter on one of two tied matrices, which no merge could keep equal.
+
+    Raises:
+        ModelError: Embedding and output head are tied, and one of them is chosen.
+    """
     ends = {"input": base.get_input_embeddings(), "output": base.get_output_embeddings()}
     if None in ends.values() or ends["input"].weight is not ends["output"].weight:
         return
@@ -151,7 +162,11 @@ def _require_untied(base: Any, chosen: set[str]) -> None:
 
 
 def _require_patterns_used(chosen: set[str], adapter: AdapterConfig) -> None:
-    """Refuse a rank or alpha for a module that gets no adapter."""
+    """Refuse a rank or alpha for a module that gets no adapter.
+
+    Raises:
+        ModelError: A pattern matches no chosen module.
+    """
     for key in ("rank_pattern", "alpha_pattern"):
         for pattern in getattr(adapter, key):
             if not any(re.match(rf"(.*\.)?({pattern})$", name) for name in chosen):

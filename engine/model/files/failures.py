@@ -12,7 +12,10 @@ from ...errors import FttuiError, ModelError
 
 @contextmanager
 def readable_load_errors(model_id: str, revision: str | None = None) -> Iterator[None]:
-    """Convert a loading error in the block to a `ModelError` with a next step."""
+    """Convert a loading error in the block to a `ModelError` with a next step.
+
+    An `FttuiError` passes unchanged. The hub may be asked whether the id is one of an adapter.
+    """
     try:
         yield
     except FttuiError:

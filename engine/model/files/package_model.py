@@ -38,8 +38,8 @@ def package_model(model_id: str, progress: Progress, cache: Path | None = None) 
         cache: Folder of all converted models; None is `$FTTUI_CACHE` or `~/.cache/fttui/models`.
 
     Raises:
-        ModelError: The id names another package, or the package, the `gguf` reader or disk space
-            is missing.
+        ModelError: The id names another package; the package, the `gguf` reader or disk space is
+            missing; or the folder cannot be written.
     """
     name = model_id.removeprefix(PREFIX)
     if name != PACKAGE:
@@ -79,13 +79,17 @@ def find_gguf() -> tuple[Path, str]:
 
 
 def default_cache() -> Path:
-    """Return the folder of converted models."""
+    """Return the folder of converted models: `$FTTUI_CACHE`, or `~/.cache/fttui/models`."""
     root = os.environ.get("FTTUI_CACHE")
     return Path(root).expanduser() if root else Path.home() / ".cache" / "fttui" / "models"
 
 
 def _convert_once(source: Path, target: Path, progress: Progress) -> None:
-    """Convert under a lock, unless another process has done so meanwhile."""
+    """Convert under a lock, unless another process has done so meanwhile.
+
+    Raises:
+        ModelError: The `gguf` reader or disk space is missing, or the folder cannot be written.
+    """
     _check_reader()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -119,7 +123,14 @@ def _locked(path: Path, progress: Progress) -> Iterator[None]:
 
 
 def _convert_beside(source: Path, target: Path, progress: Progress) -> None:
-    """Convert into a temporary folder next to `target` and rename it when it is complete."""
+    """Convert into a temporary folder next to `target` and rename it when it is complete.
+
+    Such folders of conversions that were broken off are removed first.
+
+    Raises:
+        ModelError: There is too little disk space, or the file is not supported.
+        OSError: The folder cannot be written.
+    """
     prefix = f".{target.name}.partial-"
     for abandoned in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(abandoned, ignore_errors=True)

@@ -98,7 +98,7 @@ def _listed(folder: Path) -> dict[str, set[str] | None]:
     """Return {weight file: names of the weights in it by the index, or None without an index}.
 
     Raises:
-        ModelError: A file is missing.
+        ModelError: A file is missing, or the index cannot be read or lists no weights.
     """
     for index in _INDEXES:
         if (folder / index).is_file():
@@ -161,6 +161,9 @@ def _names_in(path: Path, indexed: set[str] | None) -> set[str]:
 def _header(path: Path) -> Mapping[str, Any]:
     """Return the header of a safetensors file, as a mapping from names to descriptions of tensors.
 
+    Raises:
+        ModelError: It is no safetensors file, is damaged, or is shorter than its header says.
+
     Source: https://github.com/huggingface/safetensors#format.
     """
     size = path.stat().st_size
@@ -170,7 +173,7 @@ def _header(path: Path) -> Mapping[str, Any]:
     try:
         header = json.loads(text)
         ends = [part["data_offsets"][1] for name, part in header.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise ModelError(_unreadable(path)) from None
     expected = _LENGTH_BYTES + length + max(ends, default=0)
     if size < expected:
@@ -194,7 +197,11 @@ def _unreadable(path: Path) -> str:
 
 
 def _require_whole_archive(path: Path) -> None:
-    """Raise if a torch file is truncated; files of torch before 1.6 are not archives and pass."""
+    """Refuse a torch file that is truncated; files of torch before 1.6 are not archives and pass.
+
+    Raises:
+        ModelError: The file is truncated, or a pointer of Git LFS.
+    """
     with path.open("rb") as file:
         start = file.read(4)
     if start.startswith(b"PK") and not zipfile.is_zipfile(path):
@@ -225,7 +232,10 @@ def _layers_in(names: set[str]) -> Iterator[int]:
 
 
 def _uneven_layers(names: set[str]) -> str | None:
-    """Return in words the first layer whose weights are a part of those of another layer."""
+    """Return in words the first layer with fewer weights than another; None if there is none.
+
+    Its weights are a part of those of the other layer.
+    """
     layers: dict[tuple[str, int], set[str]] = {}
     for name in names:
         if match := _LAYER.search(name):

@@ -106,6 +106,14 @@ def test_what_the_adapter_trains_is_checked_with_the_other_keys(tmp_path: Path) 
     assert problem.key == "adapter.modules_to_save"
 
 
+def test_a_module_to_save_may_be_named_in_full_in_file_and_configuration(tmp_path: Path) -> None:
+    name = "model.embed_tokens"
+    folder = adapter(tmp_path / "own", modules_to_save=[name])
+    text = f"adapter: {{start: {folder}, modules_to_save: [{name}]}}"
+    given = loaded(tmp_path, "ann/base", text)
+    assert with_start(given, read_adapter_file(folder)).problems == []
+
+
 @pytest.mark.parametrize(
     ("model", "fields", "warning"),
     [

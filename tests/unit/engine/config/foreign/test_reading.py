@@ -260,6 +260,26 @@ def test_types_of_axolotl_datasets(
     assert not imported.of("refused", "dropped")
 
 
+def test_preferences_of_axolotl_keep_the_names_of_their_roles(tmp_path: Path) -> None:
+    entry = {"path": "d.jsonl", "type": "chat_template.default", "roles": {"user": ["asker"]}}
+    imported = read(tmp_path, AXOLOTL, rl="dpo", datasets=[entry])
+    (source,) = imported.values["data.train"]
+    assert source["roles"] == {"asker": "user"}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "kept"),
+    [("lion_32bit", {"train.betas"}), ("adafactor", set()),
+     ("adamw_torch", {"train.betas", "train.epsilon"})],
+)  # fmt: skip
+def test_moments_are_kept_for_the_optimizers_that_have_them(
+    tmp_path: Path, optimizer: str, kept: set[str]
+) -> None:
+    given = {"optimizer": optimizer, "adam_beta2": 0.95, "adam_epsilon": 1e-6}
+    values = read(tmp_path, {**AXOLOTL, **given}).values
+    assert {"train.betas", "train.epsilon"} & set(values) == kept
+
+
 def test_full_fine_tuning_has_no_adapter(tmp_path: Path) -> None:
     imported = read(tmp_path, AXOLOTL, adapter="absent", unfrozen_parameters=["^lm_head", "norm"])
     assert imported.values["adapter.kind"] == "none"
@@ -302,6 +322,7 @@ def test_tools_are_recognized_by_their_keys() -> None:
         ("a: [\n", "not valid YAML"),
         (yaml.safe_dump({**AXOLOTL, "learning_rate": "fast"}), "expected a number, got fast"),
         (yaml.safe_dump({**AXOLOTL, "datasets": 5}), "a value of this axolotl configuration"),
+        (yaml.safe_dump({**AXOLOTL, "learning_rate": 0, "embedding_lr": 1e-4}), "division by zero"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(text: str, words: str) -> None:

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from fttui.engine.data.records.formats import MessagesRecord, to_record
-from fttui.engine.data.records.messages import parse_messages
+from fttui.engine.data.records.messages import decoded, parse_messages, tools_of
 from fttui.engine.errors import DataError
 
 SCHEMA = {"name": "dew", "parameters": {"type": "object", "properties": {}}}
@@ -131,3 +131,14 @@ def test_thoughts_have_one_name():
 def test_a_message_without_content_is_refused():
     with pytest.raises(DataError, match=r"expected {role, content}"):
         read({"role": "user", "msg": "a"})
+
+
+DEEP = "[" * 200_000
+
+
+def test_text_that_is_nested_too_deeply_is_no_conversation_and_no_tools():
+    assert decoded(DEEP) == DEEP
+    with pytest.raises(DataError, match=r"t\.csv:2: column 'messages': got str .* as JSON text"):
+        parse_messages(DEEP, "messages", "t.csv:2")
+    with pytest.raises(DataError, match=r"t\.csv:2: column 'tools'.* or its JSON text"):
+        tools_of({"tools": DEEP}, "t.csv:2")

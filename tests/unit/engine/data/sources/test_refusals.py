@@ -83,6 +83,7 @@ CASES = [
     ("d.json", b"<div>listing</div>", "web page"),
     ("d.jsonl", b"\n<title>Index of /data</title>", "web page"),
     ("d.jsonl", b"404: Not Found", "answer of a server"),
+    ("d.txt", b"Forbidden \xff", "answer of a server"),
     ("d.csv", b"Invalid username or password.", "answer of a server"),
     ("d.json", b'{"error": "Repository not found"}', "answer of a server"),
     ("d.json", json.dumps(LISTING).encode(), "list of files of a folder"),

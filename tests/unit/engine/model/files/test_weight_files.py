@@ -74,6 +74,11 @@ def split_without_a_part(model: Path) -> None:
     (model / "b.safetensors").unlink()
 
 
+def nested_deeply(model: Path) -> None:
+    header = b"[" * 200_000
+    (model / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
+
+
 POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
 
 
@@ -83,6 +88,7 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
         (lambda model: cut(model / WEIGHTS, 20_000), r"has 20,000 of [\d,]+ bytes"),
         (lambda model: cut(model / WEIGHTS, 40), "no safetensors file, or is damaged"),
         (lambda model: cut(model / WEIGHTS, 0), "no safetensors file, or is damaged"),
+        (nested_deeply, "no safetensors file, or is damaged"),
         (lambda model: (model / WEIGHTS).write_text(POINTER), "Git LFS pointer"),
         (lambda model: (model / WEIGHTS).unlink(), "but no weights"),
         (only_an_adapter, "holds an adapter, but not the weights"),
@@ -90,7 +96,18 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
         (split_without_a_part, r"names 2 weight files, of which b\.safetensors is missing"),
         (with_one_weight_elsewhere, "lacks 1 of the weights that the index assigns to it"),
     ],
-    ids=["cut", "cut header", "empty", "pointer", "none", "adapter", "layer", "part", "index"],
+    ids=[
+        "cut",
+        "cut header",
+        "empty",
+        "deep",
+        "pointer",
+        "none",
+        "adapter",
+        "layer",
+        "part",
+        "index",
+    ],
 )
 def test_damaged_weight_files_are_refused(
     model: Path, harm: Callable[[Path], object], said: str
