@@ -139,7 +139,7 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("stop",), "confirm", footer=6,
     ),
     Action(
-        "lr.change", "l", "lr", "change the learning rate: ×0.5, =1e-4 or reset",
+        "lr.change", "l", "lr", "change the learning rate: x0.5, =1e-4 or reset",
         CHANGE, ("lr scale", "lr set", "lr reset"), "inline", footer=2,
     ),
     Action(

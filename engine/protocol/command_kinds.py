@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import msgspec
+
+from .settings import LearningRate
+
+MOST_RAISED = 3.0
+"""Factor above which a raised learning rate is taken for a typing error until it is confirmed."""
+LARGEST_RATE = 0.1
+"""Rate from which the same holds while the present rate is not known."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
@@ -155,3 +164,31 @@ OneShotCommand = (
 """Commands of the kind `one_shot`."""
 
 AnyCommand = SettingCommand | OneShotCommand
+
+
+def lr_slip(command: AnyCommand, now: LearningRate) -> str | None:
+    """Return why the learning rate in a command looks like a typing error; None if it does not."""
+    match command:
+        case ScaleLr(factor=scale) | Rollback(lr_scale=float(scale)):
+            schedule, factor = now.schedule, now.raised_to_scale(scale)
+            wanted = f"{schedule * scale:.3g}" if schedule else f"×{scale:g} of the schedule"
+            present = f"{schedule * now.scale:.3g}" if schedule else f"×{now.scale:g}"
+        case SetLr(value=value):
+            known = now.raised_to(value)
+            if known is None:
+                return _large_rate(value)
+            wanted, present = f"{value:g}", f"{(now.schedule or 0.0) * now.scale:.3g}"
+            factor = known
+        case _:
+            return None
+    if factor <= MOST_RAISED:
+        return None
+    times = f"{factor:,.0f}" if factor >= 100 else f"{factor:.3g}"
+    above = f"×{times} the present {present}" if math.isfinite(factor) else f"now it is {present}"
+    return f"the learning rate would be {wanted}, {above}"
+
+
+def _large_rate(value: float) -> str | None:
+    if value < LARGEST_RATE:
+        return None
+    return f"{value:g} is large for a learning rate, and there is no step yet to compare it with"

@@ -37,8 +37,9 @@ from .command_kinds import (
     SettingCommand,
     SkipBatches,
     Stop,
+    lr_slip,
 )
-from .settings import RunSettings
+from .settings import LearningRate, RunSettings
 from .states import RunState
 
 __all__ = [
@@ -73,6 +74,7 @@ __all__ = [
     "describe_command",
     "parse_command",
     "recorded_command",
+    "slip",
     "spec_of",
     "why_illegal",
 ]
@@ -122,6 +124,8 @@ class CommandSpec:
     """Whether it discards work or ends the run, so that a person is asked first."""
     undo: Callable[[AnyCommand, RunSettings], AnyCommand] | None = None
     """Makes the command that restores the settings before it; None when it cannot be undone."""
+    slip: Callable[[AnyCommand, LearningRate], str | None] = lambda _command, _now: None
+    """Returns why a command looks like a typing error, so that whoever typed it is asked first."""
 
     @property
     def name(self) -> str:
@@ -273,14 +277,14 @@ COMMANDS: tuple[CommandSpec, ...] = (
         help="multiply the LR schedule by FACTOR",
         command=ScaleLr, parse=lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr,
+        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip,
     ),
     CommandSpec(
         verb="lr set", usage="lr set VALUE", title="change the LR",
         help="scale the schedule so that the LR is VALUE now",
         command=SetLr, parse=lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr,
+        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip,
     ),
     CommandSpec(
         verb="lr reset", usage="lr reset", title="reset the LR",
@@ -323,7 +327,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         title="roll back", help="return exactly to a checkpoint and continue from it",
         command=Rollback, parse=_parse_rollback, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
-        versioned=True, in_lineage=True, destructive=True,
+        versioned=True, in_lineage=True, destructive=True, slip=lr_slip,
     ),
     CommandSpec(
         verb="recover", usage="recover [ID]",
@@ -398,6 +402,11 @@ _SPECS: dict[type[Command], CommandSpec] = {spec.command: spec for spec in COMMA
 def spec_of(command: AnyCommand) -> CommandSpec:
     """Return the entry of `COMMANDS` for a command."""
     return _SPECS[type(command)]
+
+
+def slip(command: AnyCommand, now: LearningRate) -> str | None:
+    """Return why a typed command looks like a typing error, or None if it does not."""
+    return spec_of(command).slip(command, now)
 
 
 def parse_command(text: str | list[str]) -> AnyCommand:

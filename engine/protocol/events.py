@@ -10,7 +10,7 @@ import msgspec
 
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
 from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
-from .settings import RunSettings
+from .settings import LearningRate, RunSettings
 from .states import RunState
 
 
@@ -170,6 +170,12 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     rank_power_w: list[float] = []
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos` and `top1`."""
+
+    @property
+    def rate(self) -> LearningRate:
+        """The rate and its factor; journals of older versions hold it without the schedule."""
+        scaled = self.lr / self.lr_scale if self.lr_scale else 0.0
+        return LearningRate(self.lr_schedule or scaled, self.lr_scale)
 
 
 class EvalFinished(Event, frozen=True, kw_only=True, tag="EvalFinished"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import msgspec
 
 MOST_QUARANTINED = 1000
@@ -35,3 +38,24 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the autopilot does about an anomaly: off, propose or act."""
     quarantine: tuple[str, ...] = ()
     """Ids of the samples that are kept out of training, in the order in which they were named."""
+
+
+@dataclass(frozen=True)
+class LearningRate:
+    """The learning rate in force, as far as it is known."""
+
+    schedule: float | None = None
+    """Rate of the schedule at the newest step; None before the first step."""
+    scale: float = 1.0
+    """Factor on the schedule."""
+
+    def raised_to_scale(self, scale: float) -> float:
+        """Return the factor by which another scale of the schedule raises the rate."""
+        return scale / self.scale if self.scale else math.inf
+
+    def raised_to(self, value: float) -> float | None:
+        """Return the factor by which a rate is above the present one; None if that is unknown."""
+        if self.schedule is None:
+            return None
+        now = self.schedule * self.scale
+        return value / now if now else math.inf

@@ -119,6 +119,10 @@ class Opened(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Opened"):
     """Boot id of the remote host; empty from older versions."""
     boot_s: float = 0.0
     """Uptime of the remote host in seconds."""
+    lr_schedule: float | None = None
+    """Learning rate of the schedule at the newest step; None before it and from older versions."""
+    lr_scale: float = 1.0
+    """Factor on the schedule."""
 
 
 class Failed(_BridgeProtocolMessage, frozen=True, kw_only=True, tag="Failed"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..protocol.codec import decode_record
 from ..protocol.events import (
@@ -14,6 +15,7 @@ from ..protocol.events import (
     RunStarted,
     StepFinished,
 )
+from ..protocol.settings import LearningRate
 from .run_status import LifecycleStatus
 
 
@@ -30,6 +32,7 @@ class JournalSummary:
         """The planned steps; 0 while unknown."""
         self.loss: float | None = None
         """The loss of the newest finished step."""
+        self.learning_rate = LearningRate()
         self.answered: set[str] = set()
         """Ids of commands that were applied or failed."""
         self.unresolved: dict[str, int] = {}
@@ -46,9 +49,14 @@ class JournalSummary:
         match record.event:
             case RunStarted(total_steps=total_steps):
                 self.total_steps = total_steps
-            case StepFinished(loss=loss):
+            case StepFinished(loss=loss) as step:
                 self.step, self.loss = max(self.step, record.step), loss
-            case CommandApplied(id=ident) | CommandFailed(id=ident):
+                self.learning_rate = step.rate
+            case CommandApplied(id=ident, settings=settings):
+                self.answered.add(ident)
+                if settings is not None:
+                    self.learning_rate = replace(self.learning_rate, scale=settings.lr_scale)
+            case CommandFailed(id=ident):
                 self.answered.add(ident)
             case AnomalyRaised(id=ident):
                 self.unresolved[ident] = record.step

@@ -14,6 +14,7 @@ import msgspec
 from ..errors import NoSuchRun
 from ..protocol.codec import decode_readable
 from ..protocol.events import Record
+from ..protocol.settings import LearningRate
 from ..protocol.states import RunState
 from .folder.open_folder import open_plain
 from .journal import FrameReader, read_past_damage, valid_frames
@@ -195,6 +196,11 @@ def summarize(run: RunDirectory) -> RunSummary:
         last_time=newest.time if newest else None,
         error=journal.status.error,
     )
+
+
+def learning_rate(run: RunDirectory) -> LearningRate:
+    """Return the learning rate in force, as far as the journal of a run holds it."""
+    return summarize_records(read_ends(run.journal)).learning_rate
 
 
 def read_ends(path: Path) -> list[Record]:

@@ -12,13 +12,23 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
+from fttui.engine.errors import CheckpointError, CommandRejected, ConfigError, EngineGone, NoSuchRun
 from fttui.engine.protocol.command_args import CommandError
-from fttui.engine.protocol.commands import COMMANDS, AnyCommand, parse_command
+from fttui.engine.protocol.command_kinds import MOST_RAISED
+from fttui.engine.protocol.commands import (
+    COMMANDS,
+    AnyCommand,
+    Rollback,
+    describe_command,
+    parse_command,
+    slip,
+)
+from fttui.engine.protocol.settings import LearningRate
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.processes.marks import read_engine, read_engine_status
 from fttui.engine.run.processes.ownership import require_own_process
 from fttui.engine.run.run_dir import RunDirectory, runs_root
-from fttui.engine.run.run_index import find_run
+from fttui.engine.run.run_index import find_run, learning_rate
 
 from ..connection.ssh.remote_host import RemoteHost, is_remote, parse_target
 from ..view_model.command_effect import change, effect
@@ -45,9 +55,11 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add_parser(
         "ctl",
         help="send one command to a live run and wait for its outcome",
-        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [[HOST:]RUN] COMMAND…",
+        usage="fttui ctl [--json] [--reason T] [--timeout S] [--take] [--yes] [[HOST:]RUN] "
+        "COMMAND…",
         epilog=f"commands:\n{_table()}\n\nexit codes: 0 applied, 2 invalid command, 6 no engine is "
-        "running, 7 rejected or failed, 124 no outcome within --timeout",
+        "running, 7 rejected or failed, 124 no outcome within --timeout\n"
+        f"A learning rate more than ×{MOST_RAISED:g} the present one is rejected without --yes.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -72,6 +84,11 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--take", action="store_true", help="take control for this command from whoever has it"
     )
+    parser.add_argument(
+        "--yes",
+        action="store_true",
+        help=f"raise the learning rate also to more than ×{MOST_RAISED:g} the present one",
+    )
     parser.set_defaults(handler=_send)
 
 
@@ -88,14 +105,22 @@ def _seconds(text: str) -> float:
 
 def _send(options: argparse.Namespace) -> int:
     deadline = time.monotonic() + options.timeout
-    session, command = _session(options)
+    try:
+        session, command = _session(options)
+    except _Unconfirmed as refused:
+        return _report(refused.command, _refused(refused), as_json=options.json)
     from ..connection.command_outcome import send_command  # deferred: it loads asyncio and ZeroMQ
 
     left_s = max(0.0, deadline - time.monotonic())
     outcome = send_command(
         session, command, reason=options.reason, timeout_s=left_s, take=options.take
     )
-    if options.json:
+    return _report(command, outcome, as_json=options.json)
+
+
+def _report(command: AnyCommand, outcome: CommandOutcome, *, as_json: bool) -> int:
+    """Print the outcome of a command and return the exit code."""
+    if as_json:
         say_json(asdict(outcome))
     else:
         tell = say if outcome.status == "applied" else warn
@@ -103,21 +128,60 @@ def _send(options: argparse.Namespace) -> int:
     return _EXIT_CODES[outcome.status]
 
 
+def _refused(refused: _Unconfirmed) -> CommandOutcome:
+    from ..connection.command_outcome import CommandOutcome  # deferred: it loads asyncio
+
+    words = describe_command(refused.command)
+    return CommandOutcome(id="", command=words, status="rejected", reason=str(refused))
+
+
+class _Unconfirmed(CommandRejected):
+    """A command looks like a typing error, and `--yes` was not given."""
+
+    def __init__(self, command: AnyCommand, why: str) -> None:
+        super().__init__(f"{why}; if you mean it, add --yes")
+        self.command = command
+
+
+def _require_confirmed(command: AnyCommand, now: LearningRate, *, yes: bool) -> None:
+    """Refuse a command that looks like a typing error, unless the user has confirmed it.
+
+    Raises:
+        _Unconfirmed: It does; the text says why.
+    """
+    why = None if yes else slip(command, now)
+    if why is not None:
+        raise _Unconfirmed(command, why)
+
+
+def _require_checkpoint(run: RunDirectory, command: Rollback) -> None:
+    """Refuse a rollback to a checkpoint that the run does not have.
+
+    Raises:
+        CommandRejected: There is none of that name; the text lists the existing ones.
+    """
+    try:
+        CheckpointStore(run).find(command.checkpoint)
+    except CheckpointError as error:
+        raise CommandRejected(f"rejected: {describe_command(command)}: {error}") from None
+
+
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     """Return a session with the run that the words name, and the command that they hold."""
     words = options.words
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
-        return _session_there(words, options.remote_cmd, options.timeout)
+        return _session_there(words, options)
     run, command = _addressed(words, runs_root(options.runs_dir))
     require_engine(run)
+    _require_confirmed(command, learning_rate(run), yes=options.yes)
+    if isinstance(command, Rollback):
+        _require_checkpoint(run, command)
     from ..connection.local import LocalSession
 
     return LocalSession(run, one_shot=True), command
 
 
-def _session_there(
-    words: list[str], remote_cmd: str | None, timeout_s: float
-) -> tuple[Session, AnyCommand]:
+def _session_there(words: list[str], options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     target = parse_target(words[0])
     if not words[1:]:
         raise ConfigError(f"no command given for {words[0]}; commands:\n{_table()}")
@@ -125,17 +189,18 @@ def _session_there(
     from ..connection.remote import RemoteSession
     from ..connection.ssh.ssh_connection import SshConnection, answered_in_time
 
-    host = RemoteHost(target.host, remote_cmd)
+    host = RemoteHost(target.host, options.remote_cmd)
     session = RemoteSession(host, one_shot=True)
 
     async def connect() -> None:
         connection = SshConnection(host, may_prompt=True)
         connection.attach()
         try:
-            async with answered_in_time(target.host, timeout_s):
+            async with answered_in_time(target.host, options.timeout):
                 await session.open(connection, target.run)
             if not session.engine_alive:
                 raise EngineGone(f"no engine is running for {session.run_id} on {target.host}")
+            _require_confirmed(command, session.learning_rate, yes=options.yes)
         except BaseException:
             await connection.close()
             raise

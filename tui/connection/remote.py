@@ -23,6 +23,7 @@ from fttui.engine.protocol.requests import (
     FetchConfig,
     FetchDataSample,
 )
+from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.ssh_protocol import Open
 
 from ..view_model.connection_port import CommandAnswered, Link
@@ -58,6 +59,11 @@ class RemoteSession(SessionBase):
     def engine_alive(self) -> bool:
         """Whether an engine worked on the run when the newest connection was opened."""
         return self._ssh.remote_run.engine_alive
+
+    @property
+    def learning_rate(self) -> LearningRate:
+        """The learning rate in force when the newest connection was opened."""
+        return self._ssh.remote_run.learning_rate
 
     async def fetch_configs(self) -> ConfigTexts:
         """Return the run's configuration as stored in its folder on the remote host.

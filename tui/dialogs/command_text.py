@@ -19,9 +19,11 @@ from fttui.engine.protocol.commands import (
     SetClip,
     SetLr,
     Stop,
+    slip,
     spec_of,
 )
 from fttui.engine.protocol.events import RunStarted
+from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
@@ -40,6 +42,12 @@ def name_of(command: AnyCommand) -> str:
 def gives_up(command: AnyCommand) -> bool:
     """Whether a command discards work or ends the run."""
     return spec_of(command).destructive
+
+
+def slip_of(run: RunView, command: AnyCommand) -> str | None:
+    """Return why a command looks like a typing error in this run, or None if it does not."""
+    schedule = run.last.rate.schedule if run.last else None
+    return slip(command, LearningRate(schedule, run.lr_scale))
 
 
 def recommended(anomaly: Anomaly | None) -> AnyCommand | None:

@@ -6,10 +6,14 @@ import math
 from dataclasses import dataclass
 
 from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.command_kinds import LARGEST_RATE
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    FindCulprits,
     Quarantine,
+    Recover,
     ResetLr,
+    Rollback,
     ScaleLr,
     SetClip,
     SetLr,
@@ -18,9 +22,11 @@ from fttui.engine.protocol.commands import (
 )
 
 from ..text.format import factor, learning_rate, number, plural
+from ..view_model.app_state import AppState
 from ..view_model.run_view import RunView
+from .completion import anomaly_ids, checkpoint_names
 
-LR_FORMS = "×0.5 · x2 · *1.5 · =1e-4 · 1e-4 · reset"
+LR_FORMS = "x0.5 · x2 · =1e-4 · reset"
 CLIP_FORMS = "0.5 · p90 · off"
 RECENT_NORMS = 200
 
@@ -58,7 +64,7 @@ def read_lr(text: str, run: RunView) -> ParsedInput:
 def _read_factor(text: str, schedule: float | None, scale: float) -> ParsedInput:
     value = _positive(text[1:])
     if value is None:
-        return ParsedInput(error=f"expected a factor > 0, such as ×0.5; got {text!r}")
+        return ParsedInput(error=f"expected a factor > 0, such as x0.5; got {text!r}")
     scale *= value
     return ParsedInput(ScaleLr(factor=scale), _lr_preview(schedule, scale, "then"), relative=True)
 
@@ -67,8 +73,8 @@ def _read_value(text: str, schedule: float | None) -> ParsedInput:
     value = _positive(text.removeprefix("="))
     if value is None:
         return ParsedInput(error=f"expected {LR_FORMS}; got {text!r}")
-    if value >= 0.1:
-        hint = f"a learning rate of {value:g} is too large; for a factor, type ×{value:g}"
+    if value >= LARGEST_RATE and not text.startswith("="):
+        hint = f"for a factor, type x{value:g}; for a learning rate of {value:g}, type ={value:g}"
         return ParsedInput(error=hint)
     scale = value / schedule if schedule else math.nan
     return ParsedInput(SetLr(value=value), _lr_preview(schedule, scale, "then"))
@@ -157,19 +163,39 @@ def quarantining(command: AnyCommand) -> list[str]:
     ]
 
 
-def read_command(text: str, run: RunView) -> ParsedInput:
-    """Parse a command as `fttui ctl` takes it, or a step number."""
+def read_command(text: str, state: AppState) -> ParsedInput:
+    """Parse a command as `fttui ctl` takes it, or a step number.
+
+    A checkpoint or an anomaly that the run does not have is an error.
+    """
     text = text.strip()
     if not text:
         return ParsedInput(needs="type a command or a step, or cancel with esc")
     if text.replace(",", "").isdigit():
-        step = min(int(text.replace(",", "")), run.step)
+        step = min(int(text.replace(",", "")), state.run.step)
         return ParsedInput(goto=step, preview=f"moves the cursor to step {step:,}")
     try:
         command = parse_command(text)
     except (CommandError, ValueError) as error:
         return ParsedInput(error=str(error))
+    if unknown := _unknown(command, state):
+        return ParsedInput(error=unknown)
     return ParsedInput(command, f"sends: {describe_command(command)}")
+
+
+def _unknown(command: AnyCommand, state: AppState) -> str:
+    """Return that the run has no such checkpoint or anomaly, with those it has; else nothing."""
+    match command:
+        case Rollback(checkpoint=wanted):
+            names, what = checkpoint_names(state), "checkpoint"
+            steps = {str(c.step) for c in state.run.checkpoints} | ({"last"} if names else set())
+        case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:
+            names, what, steps = anomaly_ids(state), "anomaly", set[str]()
+        case _:
+            return ""
+    if wanted in names or wanted in steps:
+        return ""
+    return f"no {what} {wanted!r}; existing: {', '.join(names) or 'none yet'}"
 
 
 def _verb(verb: str, text: str) -> ParsedInput:

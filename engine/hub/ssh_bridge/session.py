@@ -97,6 +97,8 @@ class BridgeSession:
             why_read_only=why_read_only,
             boot=boot_id(),
             boot_s=boot_seconds(),
+            lr_schedule=journal.learning_rate.schedule,
+            lr_scale=journal.learning_rate.scale,
         )
 
     def turn(self) -> bool:

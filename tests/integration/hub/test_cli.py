@@ -402,3 +402,23 @@ def test_a_removed_double_end_is_seen_by_ls(runs: Path) -> None:
     assert "failed" in table
     assert "no usable record" in table
     assert "more" not in table
+
+
+def test_a_rate_far_above_the_present_one_needs_yes(start_run: StartRun) -> None:
+    run, _ = start_run()
+    done = fttui("ctl", run.id, "lr", "scale", "4")
+    assert (done.returncode, done.stdout) == (7, "")
+    assert "rejected: lr scale 4: the learning rate would be" in done.stderr
+    assert "add --yes" in done.stderr
+    outcome = json.loads(fttui("ctl", "--json", run.id, "lr", "set", "5").stdout)
+    assert (outcome["status"], outcome["command"]) == ("rejected", "lr set 5")
+    assert fttui("ctl", "--yes", run.id, "lr", "scale", "4").returncode == 0
+
+
+def test_a_rollback_to_a_checkpoint_that_the_run_lacks_is_not_sent(start_run: StartRun) -> None:
+    run, _ = start_run()
+    done = fttui("ctl", run.id, "rollback", "5")
+    assert done.returncode == 7
+    assert "no complete checkpoint '5'" in done.stderr
+    sent = [json.loads(line).get("command") for line in fttui("events", run.id).stdout.splitlines()]
+    assert "rollback 5" not in sent

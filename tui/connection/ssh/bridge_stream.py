@@ -7,12 +7,13 @@ import time
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.codec import decode_beat, decode_hub, encode
 from fttui.engine.protocol.record_blocks import unpack_block
 from fttui.engine.protocol.requests import ClientMessage
+from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.ssh_protocol import (
     BEAT_S,
     Failed,
@@ -55,6 +56,8 @@ class RemoteRun:
     """The boot id of the remote host; empty if its bridge does not send it."""
     boot_offset_s: float = 0.0
     """The uptime of the remote host minus that of this machine, in seconds."""
+    learning_rate: LearningRate = field(default_factory=LearningRate)
+    """The learning rate in force when the connection was opened."""
     received: JournalPosition | None = None
     """The newest record delivered, after which the next connection continues."""
 
@@ -66,6 +69,7 @@ class RemoteRun:
         self.clock_offset_s = opened.time - now
         self.boot = opened.boot
         self.boot_offset_s = opened.boot_s - boot_seconds()
+        self.learning_rate = LearningRate(opened.lr_schedule, opened.lr_scale)
 
     def pulse(self, pulse: Pulse, now: float) -> None:
         """Take over the regular report of the bridge, received at Unix seconds `now`."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -17,17 +18,24 @@ from fttui.engine.protocol.commands import (
     Resume,
     SaveCheckpoint,
     Stop,
-    describe_command,
     spec_of,
 )
 
 from ...actions import ACTION_OF, keyed, refusal, why_not
 from ...app_base import AppBase
 from ...dialogs import prompts
-from ...dialogs.command_text import gives_up, in_words, name_of, recommended, stopping
+from ...dialogs.command_text import (
+    gives_up,
+    in_words,
+    name_of,
+    recommended,
+    slip_of,
+    stopping,
+)
+from ...dialogs.completion import completions
 from ...dialogs.prompts import ParsedInput
 from ...view_model.interventions import UNDO
-from ..modals.confirm import ConfirmScreen
+from ..modals.confirm import ConfirmScreen, confirm, send_typed
 from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
 from ..modals.rollback import ask_rollback
@@ -66,13 +74,19 @@ def _prompt(title: str, forms: str, read: Callable[[AppBase, str], ParsedInput])
     def ask(app: AppBase) -> None:
         def answer(found: ParsedInput | None) -> None:
             if found is not None and found.command is not None:
-                app.send(found.command, guarded=found.relative)
+                send_typed(app, found.command, guarded=found.relative)
 
         start = app.count
-        prompt = PromptScreen(title, forms, lambda text: read(app, text), start)
+        prompt = PromptScreen(title, forms, lambda text: _warned(app, read(app, text)), start)
         app.push_screen(prompt, answer)
 
     return ask
+
+
+def _warned(app: AppBase, found: ParsedInput) -> ParsedInput:
+    """Return a prompt's input with the warning that the command is confirmed before it is sent."""
+    slip = slip_of(app.state.run, found.command) if found.command is not None else None
+    return found if slip is None else replace(found, preview=f"asks first: {slip}")
 
 
 def _type(app: AppBase) -> None:
@@ -82,23 +96,29 @@ def _type(app: AppBase) -> None:
         if found is not None and found.goto is not None:
             app.look(app.state.plot.at(found.goto, app.state.run.step))
         elif found is not None and found.command is not None:
-            send_typed(app, found.command)
+            send_command(app, found.command)
 
-    read = lambda text: prompts.read_command(text, app.state.run)  # noqa: E731 - used once
-    forms = "lr scale 0.5 · clip p90 · note TEXT · 1200"
-    app.push_screen(PromptScreen("command, or step for the cursor", forms, read, app.count), answer)
+    prompt = PromptScreen(
+        "command, or step for the cursor",
+        "lr scale 0.5 · clip p90 · note TEXT · 1200   tab completes",
+        lambda text: _warned(app, prompts.read_command(text, app.state)),
+        app.count,
+        complete=lambda text: completions(text, app.state),
+    )
+    app.push_screen(prompt, answer)
 
 
-def send_typed(app: AppBase, command: AnyCommand) -> None:
+def send_command(app: AppBase, command: AnyCommand) -> None:
     """Send a typed command, after a confirmation if it is destructive, or say why it is refused."""
     reason = refusal(spec_of(command), app.state)
     if reason is not None:
         app.tell(reason, title="not possible now")
         return
     if gives_up(command):
-        _confirm(app, command, in_words(app.state, command))
+        slip = slip_of(app.state.run, command)
+        confirm(app, command, [*in_words(app.state, command), *([f"Note: {slip}."] * bool(slip))])
     else:
-        app.send(command)
+        send_typed(app, command)
 
 
 def _count(app: AppBase) -> None:
@@ -119,25 +139,12 @@ def _recover(app: AppBase) -> None:
     because = [f"anomaly: {event.headline}"]
     others = [f"alternatives in the report: {', '.join(way.text for way in event.ways[1:])}"]
     rows = [*because, *in_words(app.state, command), *others[: len(event.ways) - 1]]
-    _confirm(app, command, rows, reason=f"anomaly {event.id}")
+    confirm(app, command, rows, reason=f"anomaly {event.id}")
 
 
 def _find_culprits(app: AppBase) -> None:
     """Ask before earlier steps are repeated, which takes a while, then search for culprits."""
-    _confirm(app, FindCulprits(), in_words(app.state, FindCulprits()))
-
-
-def _confirm(app: AppBase, command: AnyCommand, rows: list[str], reason: str = "") -> None:
-    """Ask for confirmation in a dialog titled with the command's name, then send the command."""
-
-    def answer(key: str | None) -> None:
-        if key == "y":
-            app.send(command, reason=reason)
-
-    name = name_of(command)
-    rows = [describe_command(command), *rows]
-    question = ConfirmScreen(name, rows, [("y", name)], alarm=gives_up(command))
-    app.push_screen(question, answer)
+    confirm(app, FindCulprits(), in_words(app.state, FindCulprits()))
 
 
 def _stop(app: AppBase) -> None:

@@ -11,8 +11,43 @@ from textual.containers import Container
 from textual.content import Content
 from textual.widgets import Static
 
+from fttui.engine.protocol.commands import AnyCommand, describe_command
+
+from ...app_base import AppBase
+from ...dialogs.command_text import gives_up, name_of, slip_of
 from ...widgets.text_line import ACCENT, ALARM, BOLD, DIM, Piece, assemble, lines, plain
 from .modal import Modal
+
+
+def confirm(app: AppBase, command: AnyCommand, rows: Sequence[str], reason: str = "") -> None:
+    """Ask for confirmation in a dialog titled with the command's name, then send the command."""
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.send(command, reason=reason)
+
+    name = name_of(command)
+    rows = [describe_command(command), *rows]
+    app.push_screen(ConfirmScreen(name, rows, [("y", name)], alarm=gives_up(command)), answer)
+
+
+def send_typed(app: AppBase, command: AnyCommand, *, guarded: bool = False) -> None:
+    """Send a typed command; one that looks like a typing error is confirmed first.
+
+    With `guarded` it is rejected if the run's settings were changed after the newest heartbeat.
+    """
+    why = slip_of(app.state.run, command)
+    if why is None:
+        app.send(command, guarded=guarded)
+        return
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            app.send(command, guarded=guarded)
+
+    name = name_of(command)
+    rows = [describe_command(command), f"{why[0].upper()}{why[1:]}.", "Is that what you mean?"]
+    app.push_screen(ConfirmScreen(name, rows, [("y", name)], alarm=True), answer)
 
 
 class ConfirmScreen(Modal[str]):

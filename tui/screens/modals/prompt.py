@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -11,6 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.widgets import Input
 
+from ...dialogs.completion import completed
 from ...dialogs.prompts import ParsedInput
 from ...widgets.text_line import TextLine, plain
 from .modal import Modal
@@ -19,17 +20,29 @@ from .modal import Modal
 class PromptScreen(Modal[ParsedInput]):
     """Asks for one line of input; the result is the parsed input, None when cancelled."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "cancel")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "cancel"),
+        Binding("tab", "complete", "complete", priority=True),
+    ]
 
     def __init__(
-        self, title: str, forms: str, read: Callable[[str], ParsedInput], start: str = ""
+        self,
+        title: str,
+        forms: str,
+        read: Callable[[str], ParsedInput],
+        start: str = "",
+        *,
+        complete: Callable[[str], Sequence[str]] = lambda _: (),
     ) -> None:
         """Build the prompt.
 
-        `forms` are examples of valid input, `read` parses the text on every change, and `start` is
-        the initial text.
+        `forms` are examples of valid input, `read` parses the text on every change, `start` is the
+        initial text, and `complete` returns the texts that a text can be continued to.
         """
         super().__init__()
+        self._complete = complete
+        self._offered: Sequence[str] = ()
+        """The completions that further presses of tab go through."""
         self._title = title
         self._forms = forms
         self._read = read
@@ -41,7 +54,8 @@ class PromptScreen(Modal[ParsedInput]):
         ask.border_title = self._title
         ask.border_subtitle = "⏎ send   esc cancel"
         with ask:
-            yield Input(self._start, placeholder=self._forms, compact=True, select_on_focus=False)
+            shown = f"such as: {self._forms}"
+            yield Input(self._start, placeholder=shown, compact=True, select_on_focus=False)
             yield TextLine(id="preview")
 
     def on_mount(self) -> None:
@@ -67,6 +81,23 @@ class PromptScreen(Modal[ParsedInput]):
             self._preview(ParsedInput(error=asked.error or asked.needs))
         else:
             self.dismiss(None)
+
+    def action_complete(self) -> None:
+        """Continue the typed text as far as it is certain; further presses go through the rest."""
+        field = self.query_one(Input)
+        if field.value in self._offered:
+            at = self._offered.index(field.value) + 1
+            chosen = self._offered[at % len(self._offered)]
+        else:
+            self._offered = self._complete(field.value)
+            chosen = completed(field.value, self._offered)
+            if chosen == field.value and self._offered:
+                chosen = self._offered[0]
+        field.value = chosen
+        field.cursor_position = len(chosen)
+        if len(self._offered) > 1:
+            rest = "  ".join(text.rpartition(" ")[2] for text in self._offered)
+            self.call_after_refresh(self._preview, ParsedInput(preview=rest))
 
     def _preview(self, asked: ParsedInput) -> None:
         line = self.query_one("#preview", TextLine)

@@ -22,6 +22,7 @@ from ...view_model.app_state import AppState
 from ...view_model.run_view import CheckpointView
 from ...widgets.table import TableRow, cell, fill
 from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines, plain
+from .confirm import send_typed
 from .modal import Modal
 
 
@@ -34,7 +35,7 @@ def ask_rollback(app: AppBase, checkpoint: str | None = None) -> None:
 
     def answer(command: Rollback | None) -> None:
         if command is not None:
-            app.send(command)
+            send_typed(app, command)
 
     app.push_screen(RollbackScreen(app.state, app.clock(), checkpoint), answer)
 

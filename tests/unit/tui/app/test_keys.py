@@ -564,3 +564,37 @@ async def test_nothing_flows_into_a_too_small_terminal_and_it_recovers() -> None
         await pilot.resize_terminal(80, 24)
         await until(pilot, lambda: "grad norm" in text_of(app))
         assert "too small" not in text_of(app)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["l", *"x5"],
+        ["l", *"=0.5"],
+        ["colon", *"lr scale 40"],
+        ["colon", *"lr set 5e-3"],
+        ["r", "tab", *"9"],
+    ],
+)
+async def test_a_rate_far_above_the_present_one_is_asked_about_wherever_it_is_typed(keys) -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press(*keys, "enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        assert "the present" in text_of(app)
+        await pilot.press("n")
+        await until(pilot, lambda: len(app.screen_stack) == 1)
+        assert session.submitted == []
+        await pilot.press(*keys, "enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+        await pilot.press("y")
+        await until(pilot, lambda: bool(session.submitted))
+
+
+async def test_tab_completes_the_name_of_a_checkpoint() -> None:
+    session = FakeSession(eventful())
+    async with driven(session) as (app, pilot):
+        await pilot.press("colon", *"roll", "tab", *"step-0008", "tab")
+        await until(pilot, lambda: "rollback step-000800-t1" in text_of(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))

@@ -48,7 +48,7 @@ def test_nonsense_is_an_error_and_no_command(run: RunView, text: str) -> None:
 
 
 def test_a_bare_factor_is_not_taken_for_a_learning_rate(run: RunView) -> None:
-    assert "type ×0.5" in read_lr("0.5", run).error
+    assert "type x0.5" in read_lr("0.5", run).error
 
 
 def test_an_empty_prompt_says_what_is_in_force(run: RunView) -> None:

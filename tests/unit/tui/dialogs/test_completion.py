@@ -1,0 +1,66 @@
+"""Names are completed from what the run has, and names that it lacks are refused before sending."""
+
+from __future__ import annotations
+
+import pytest
+
+from fttui.tui.dialogs.completion import completed, completions
+from fttui.tui.dialogs.prompts import read_command
+from fttui.tui.view_model.app_state import AppState, fold
+from fttui.tui.view_model.connection_port import RecordsArrived
+from tests.support.session_double import Script, live_spike
+
+
+def _state(script: Script) -> AppState:
+    state = AppState(run_id="r", viewer="me", issuer="ann@laptop")
+    return fold(state, [RecordsArrived(script.records)], script.now)
+
+
+@pytest.mark.parametrize(
+    ("typed", "continued"),
+    [
+        ("lr s", "lr s"),
+        ("lr sc", "lr scale "),
+        ("roll", "rollback "),
+        ("rollback step-0008", "rollback step-000800-t1 "),
+        ("rollback step-000800-t1 l", "rollback step-000800-t1 lr="),
+        ("policy nonfinite h", "policy nonfinite halt "),
+        ("policy autopilot p", "policy autopilot propose "),
+        ("recover a124", "recover a1241 "),
+        ("note ro", "note ro"),
+        ("nonsense ", "nonsense "),
+    ],
+)
+def test_tab_continues_as_far_as_it_is_certain(typed: str, continued: str) -> None:
+    assert completed(typed, completions(typed, _state(live_spike()))) == continued
+
+
+def test_what_can_follow_is_offered_newest_first() -> None:
+    state = _state(live_spike())
+    names = [c.name for c in reversed(state.run.checkpoints)]
+    assert completions("rollback ", state) == [f"rollback {name}" for name in (*names, "last")]
+    assert completions("rollback last lr=0.5 ", state) == [
+        "rollback last lr=0.5 clip=",
+        "rollback last lr=0.5 skip=",
+    ]
+
+
+@pytest.mark.parametrize(
+    "typed", ["rollback 5", "rollback step-5 lr=0.5", "recover a1", "culprit b"]
+)
+def test_a_name_that_the_run_lacks_is_an_error(typed: str) -> None:
+    asked = read_command(typed, _state(live_spike()))
+    assert asked.command is None
+    assert "existing: " in asked.error
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["rollback 800", "rollback last", "rollback step-000800-t1", "recover a1241", "recover"],
+)
+def test_a_name_that_the_run_has_is_sent(typed: str) -> None:
+    assert read_command(typed, _state(live_spike())).command is not None
+
+
+def test_before_the_first_checkpoint_there_is_no_last_one() -> None:
+    assert "existing: none yet" in read_command("rollback last", _state(Script().start())).error
