@@ -196,6 +196,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("view.follow", "f", "follow", "follow the newest step, without a cursor", LOOK,
            scope="plots"),
     Action("view.log", "y", "log Y", "linear or logarithmic Y axis", LOOK, scope="plots"),
+    Action("view.undone", "B", "undone steps",
+           "show or hide the steps that rollbacks abandoned", LOOK, scope="plots"),
     Action("view.smooth", "m", "smoothing",
            "next smoothing of the loss curve, or raw values only", LOOK, scope="plots"),
     Action("view.part", "p", "loss part", "total loss, or one of its parts", LOOK, scope="plots"),

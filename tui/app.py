@@ -38,7 +38,7 @@ from .screens.modals.welcome import WelcomeScreen
 from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
-from .styles.themes import THEMES
+from .styles.themes import THEMES, with_derived
 from .terminal_driver import TerminalDriver
 from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
@@ -119,6 +119,11 @@ class FttuiApp(AppBase):
         self._filters.append(VisibleFilter())
         if self.ascii_only:
             self._filters.append(AsciiFilter())
+
+    def get_css_variables(self) -> dict[str, str]:
+        """Return the variables of the theme with the colours that fttui derives from them."""
+        self.theme_variables = with_derived(self.current_theme, super().get_css_variables())
+        return self.theme_variables
 
     @property
     def ascii_only(self) -> bool:

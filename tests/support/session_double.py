@@ -308,6 +308,17 @@ def live_spike(*ways: str) -> Script:
     return script.add(spike(script, *ways))
 
 
+def undone() -> Script:
+    """A run that diverged at step 64 and was rolled back to step 60 at 94; at step 140."""
+    script = Script(spikes={step: 2.0 ** min(step - 62, 9) for step in range(63, 95)}, total=200)
+    script.start().run().train(50).evaluate(2.9).train(10).checkpoint().train(4)
+    script.add(spike(script)).train(16).checkpoint(good=False).train(14).evaluate(28.67)
+    script.command("rollback step-000060-t1 lr=0.5", "step 94", "step 60")
+    script.rollback("step-000060-t1", 60).add(AnomalyResolved(id="a64", verdict="rolled back"))
+    script.spikes = {}
+    return script.run().train(40).evaluate(2.6).train(40)
+
+
 def loading() -> Script:
     """Before the first step."""
     script = Script().start()

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
-from ..view_model.axis import Axis, places, ruler_of, steps_at, window_of
-from ..view_model.branches import Branch, Stretch, stretches
+from ..view_model.axis import Axis, place_of, places, ruler_of, steps_at, window_of
+from ..view_model.branches import Branch, Stretch, abandoned, stretches
 from ..view_model.series import Point, Series, Trace
-
-OUTLIERS = 0.02
-"""Share of the values, the largest ones and at least three, that do not belong to the bulk."""
-OUTLIER = 1.6
-"""Values above the bulk by more than this multiple of its range are cut off and marked."""
+from .scale import Scale, scale_of
 
 
 @dataclass(frozen=True)
@@ -31,6 +26,30 @@ class Layer:
     dots: bool = False
     """Draw single points instead of connected ones."""
 
+    @property
+    def live(self) -> bool:
+        """Whether the current weights descend from its steps."""
+        return self.style != "old"
+
+
+@dataclass(frozen=True, order=True)
+class Place:
+    """A place on the x axis for a sign, and whether the current weights descend from its step."""
+
+    x: float
+    live: bool
+
+
+@dataclass(frozen=True)
+class UndoneSpan:
+    """Abandoned steps: their places on the x axis within the plot, and the steps themselves."""
+
+    left: float
+    right: float
+    first: int
+    """The step from which training continued without them."""
+    last: int
+
 
 @dataclass(frozen=True)
 class Curve:
@@ -40,7 +59,9 @@ class Curve:
     style: str
     dots: bool = False
     old: bool = True
-    """Whether to draw the stretches that a rollback abandoned, dimmed."""
+    """Whether to draw the stretches that a rollback abandoned, in grey."""
+    step: bool = False
+    """Draw a staircase, for a setting that keeps its value from step to step."""
     to: str = ""
     """Name of another curve; the area between the two is filled."""
     of: Sequence[Branch] = ()
@@ -50,17 +71,37 @@ class Curve:
 
 
 @dataclass(frozen=True)
+class YAxis:
+    """What the y axis of a plot has to show."""
+
+    log: bool = False
+    floor: float | None = None
+    """A value that a linear axis includes, such as 0; None includes none."""
+    limits: Sequence[float] = ()
+    """Values of horizontal lines, drawn if the axis reaches them."""
+    band: bool = True
+    """Whether there is room for a band of values above the main range."""
+
+
+_PLAIN = YAxis()
+
+
+_UNIT = Scale()
+
+
+@dataclass(frozen=True)
 class PlotPicture:
     """The layers of a plot and the limits of its axes."""
 
     layers: tuple[Layer, ...] = ()
     x: tuple[float, float] = (0.0, 1.0)
-    y: tuple[float, float] = (0.0, 1.0)
-    log_y: bool = False
-    gaps: tuple[float, ...] = ()
-    """x of the non-finite values."""
-    over: tuple[float, ...] = ()
-    """x of the values above the upper limit of y."""
+    scale: Scale = _UNIT
+    gaps: tuple[Place, ...] = ()
+    """Places of the non-finite values."""
+    over: tuple[Place, ...] = ()
+    """Places of the values above the upper end of the y axis."""
+    undone: tuple[UndoneSpan, ...] = ()
+    """The spans of abandoned steps."""
 
     @property
     def empty(self) -> bool:
@@ -79,9 +120,8 @@ def picture(
     columns: int,
     *,
     axis: Axis = "step",
-    log_y: bool = False,
-    floor: float | None = None,
-    limits: Sequence[float] = (),
+    y: YAxis = _PLAIN,
+    undone: bool = True,
 ) -> PlotPicture:
     """Return the picture of curves over all branches within a window of steps.
 
@@ -91,23 +131,65 @@ def picture(
         window: the first and the last step.
         columns: the width of the plot in cells.
         axis: the unit of the x axis.
-        log_y: whether the y axis is logarithmic.
-        floor: a value that a linear y axis includes, such as 0; None includes none.
-        limits: values of horizontal lines, drawn if the y axis reaches them.
+        y: what the y axis has to show.
+        undone: whether to draw the steps that rollbacks abandoned.
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
-    gaps: list[float] = []
+    gaps: set[Place] = set()
     for curve in curves:
         for part in stretches(curve.of or branches, curve.name):
-            if part.live or curve.old:
+            if part.live or (curve.old and undone):
                 trace = _trace(part, x, columns, axis, curve)
+                if not curve.dots and not curve.to:
+                    trace = _joined(trace, _lead_place(curve.of or branches, axis, part), x[0])
+                trace = _stairs(trace) if curve.step else trace
                 style = curve.style if part.live else "old"
                 found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
-                gaps.extend(trace.gaps if part.live else ())
+                gaps.update(Place(x, part.live) for x in trace.gaps)
     layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
-    drawn = PlotPicture(tuple(layers), x, log_y=log_y, gaps=tuple(sorted(set(gaps))))
-    return _with_limits(_fit(drawn, floor), limits)
+    scale = _scale(layers, y)
+    return PlotPicture(
+        (*_limit_lines(scale, x, y.limits), *layers),
+        x,
+        scale,
+        gaps=tuple(sorted(gaps)),
+        over=_over(layers, scale),
+        undone=tuple(undone_spans(branches, axis, x)) if undone else (),
+    )
+
+
+def _scale(layers: Sequence[Layer], axis: YAxis) -> Scale:
+    live = [[y for run in layer.runs for _, y in run] for layer in layers if layer.live]
+    old = [y for layer in layers if not layer.live for run in layer.runs for _, y in run]
+    return scale_of(live, old, floor=axis.floor, log=axis.log, band=axis.band)
+
+
+def _over(layers: Sequence[Layer], scale: Scale) -> tuple[Place, ...]:
+    """Return the places of the values above the y axis."""
+    if scale.log or scale.top is not None:
+        return ()
+    found = {
+        Place(x, layer.live)
+        for layer in layers
+        for run in layer.runs
+        for x, y in run
+        if y > scale.high
+    }
+    return tuple(sorted(found))
+
+
+def undone_spans(
+    branches: Sequence[Branch], axis: Axis, window: tuple[float, float]
+) -> Iterator[UndoneSpan]:
+    """Yield the abandoned steps that lie in a window of places on the axis, oldest branch first."""
+    for index, first, last in abandoned(branches):
+        ruler = ruler_of(branches[index], axis)
+        if axis != "step" and ruler is None:
+            continue
+        left, right = places(np.array([first, last], dtype=np.float64), ruler).tolist()
+        if right > window[0] and left < window[1]:
+            yield UndoneSpan(max(left, window[0]), min(right, window[1]), first, last)
 
 
 def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curve: Curve) -> Trace:
@@ -125,6 +207,36 @@ def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curv
     trace = part.series.trace_between(steps_at(edges - (shift if ruler else 0.0), ruler))
     trace = _band(trace, part.branch.curves.get(curve.to)) if curve.to else trace
     return trace if ruler is None else _moved(trace, ruler, shift)
+
+
+def _lead_place(branches: Sequence[Branch], axis: Axis, part: Stretch) -> Point | None:
+    """Return where the point lies that a stretch continues from; None if it lies elsewhere.
+
+    In time, a rollback comes after the steps that it abandoned, so the two are apart.
+    """
+    if part.lead is None or axis == "time" or (axis != "step" and not part.live):
+        return None
+    return place_of(branches, axis, part.lead[0]), part.lead[1]
+
+
+def _joined(trace: Trace, lead: Point | None, low: float) -> Trace:
+    """Return the trace with the point before its first one, unless that is outside the plot."""
+    if lead is None or not trace.runs or not low <= lead[0] < trace.runs[0][0][0]:
+        return trace
+    return replace(trace, runs=((lead, *trace.runs[0]), *trace.runs[1:]))
+
+
+def _stairs(trace: Trace) -> Trace:
+    """Return the trace with each value kept until the x of the next one."""
+
+    def kept(run: Sequence[Point]) -> Iterator[Point]:
+        for (x, y), (after, following) in pairwise(run):
+            yield x, y
+            if following != y:
+                yield after, y
+        yield run[-1]
+
+    return replace(trace, runs=tuple(tuple(kept(run)) for run in trace.runs))
 
 
 def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
@@ -151,70 +263,19 @@ def _band(trace: Trace, other: Series | None) -> Trace:
     return replace(trace, runs=(tuple(pairs),) if pairs else ())
 
 
-def _with_limits(drawn: PlotPicture, limits: Sequence[float]) -> PlotPicture:
-    low, high = drawn.y
-    levels = [math.log10(v) if drawn.log_y else v for v in limits if v > 0 or not drawn.log_y]
-    runs = tuple(((drawn.x[0], v), (drawn.x[1], v)) for v in levels if low <= v <= high)
-    return replace(drawn, layers=(Layer("limit", runs), *drawn.layers)) if runs else drawn
+def _limit_lines(
+    scale: Scale, x: tuple[float, float], limits: Sequence[float]
+) -> tuple[Layer, ...]:
+    """Return a layer with the horizontal lines that the y axis reaches; none if it reaches none."""
+    inside = [
+        v for v, share in zip(limits, scale.shares(list(limits)), strict=True) if 0 <= share <= 1
+    ]
+    runs = tuple(((x[0], v), (x[1], v)) for v in inside)
+    return (Layer("limit", runs),) if runs else ()
 
 
 def _old_first(found: _Found) -> list[tuple[_Look, list[tuple[Point, ...]]]]:
     return sorted(found.items(), key=lambda item: item[0][0])
-
-
-def _fit(drawn: PlotPicture, floor: float | None) -> PlotPicture:
-    if drawn.log_y:
-        drawn, floor = _logarithmic(drawn), None
-    decisive = [layer for layer in drawn.layers if layer.style != "old"] or drawn.layers
-    values = [y for layer in decisive for run in layer.runs for _, y in run]
-    low, high = limits(values, floor)
-    over = sorted({x for layer in drawn.layers for run in layer.runs for x, y in run if y > high})
-    layers = tuple(
-        replace(layer, runs=tuple(_clamped(run, low, high) for run in layer.runs))
-        for layer in drawn.layers
-    )
-    return replace(drawn, layers=layers, y=(low, high), over=tuple(over))
-
-
-def _clamped(run: Sequence[Point], low: float, high: float) -> tuple[Point, ...]:
-    return tuple((x, min(high, max(low, y))) for x, y in run)
-
-
-def _logarithmic(drawn: PlotPicture) -> PlotPicture:
-    def logged(run: Sequence[Point]) -> tuple[Point, ...]:
-        return tuple((x, math.log10(y)) for x, y in run if y > 0)
-
-    layers = tuple(
-        replace(layer, runs=tuple(r for run in layer.runs if (r := logged(run))))
-        for layer in drawn.layers
-    )
-    return replace(drawn, layers=layers)
-
-
-def limits(
-    values: Sequence[float], floor: float | None = None, include: Sequence[float] = ()
-) -> tuple[float, float]:
-    """Return the limits of the y axis around the bulk of the values and all values of `include`.
-
-    Values far above the bulk are left outside, so that they do not flatten the rest of the curve.
-    With a `floor`, the axis includes it and has no margin below its lower limit.
-    """
-    if not values:
-        low, high = (floor or 0.0), max([*include, (floor or 0.0) + 1.0])
-        return low, high
-    ordered = sorted(values)
-    low, top = ordered[0], ordered[-1]
-    bulk = ordered[max(0, len(ordered) - 1 - max(3, int(OUTLIERS * len(ordered))))]
-    far = bulk + OUTLIER * (bulk - low)
-    high = ordered[bisect_right(ordered, far) - 1] if bulk > low else top
-    if floor is not None:
-        low = min(low, floor)
-    low, high = min([low, *include]), max([high, *include])
-    if high - low < 1e-9 * max(1.0, abs(high)):
-        slack = abs(high) * 0.1 or 1.0
-        return (low if floor is not None else low - slack), high + slack
-    slack = 0.04 * (high - low)
-    return (low if floor is not None else low - slack), high + slack
 
 
 def column_of(x: float, window: tuple[float, float], columns: int) -> int:

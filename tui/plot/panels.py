@@ -13,13 +13,31 @@ from fttui.engine.protocol.step_memory import memory_in_use
 
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.branches import EMPTIEST, EVAL, FULLEST, parts_of, smoothed, value_on
+from ..view_model.branches import (
+    CLIPPED,
+    EMPTIEST,
+    EVAL,
+    FULLEST,
+    TOKENS,
+    parts_of,
+    smoothed,
+)
 from ..view_model.run_view import RunView
 from .layers import Curve
 
-SEPARATOR = " ── "
 TREND_STEPS = 100
 _GIB = float(2**30)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A part of a plot's title. With a look it is the legend of the curve in that look."""
+
+    text: str
+    look: str = ""
+    """The style of the curve that the entry is the legend of, such as `ema`; empty for none."""
+    brief: str | None = None
+    """The text where the title has little room; None leaves it as it is, empty leaves it out."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +47,7 @@ class Panel:
     id: str
     name: str
     curves: Callable[[AppState], Sequence[Curve]]
-    title: Callable[[AppState], Sequence[str]]
+    title: Callable[[AppState], Sequence[Entry]]
     """Returns the parts of the title after the name."""
     subtitle: Callable[[AppState], str] = lambda state: ""
     label: Callable[[float], str] | None = None
@@ -45,10 +63,15 @@ class Panel:
     heading: Callable[[AppState], str] | None = None
     """Returns the name, if it depends on the state."""
 
-    def title_of(self, state: AppState) -> tuple[str, str]:
-        """Return the name of the plot and the rest of its title, which begins with a separator."""
-        name = self.heading(state) if self.heading else self.name
-        return name, "".join(SEPARATOR + part for part in self.title(state))
+    def name_in(self, state: AppState) -> str:
+        """Return the name of the plot."""
+        return self.heading(state) if self.heading else self.name
+
+    def entries(self, state: AppState) -> list[Entry]:
+        """Return the parts of the title after the name, with the step of the cursor first."""
+        step = state.plot.cursor
+        parts = [part for part in self.title(state) if part.text]
+        return parts if step is None else [Entry(f"step {step:,}"), *parts]
 
 
 def value_at(run: RunView, name: str, step: int | None) -> float | None:
@@ -57,15 +80,26 @@ def value_at(run: RunView, name: str, step: int | None) -> float | None:
     The live history is all steps that the current weights descend from. None if the metric has no
     value up to that step.
     """
-    newest = len(run.branches) - 1
-    return value_on(run.branches, newest, name, math.inf if step is None else step)
+    return run.live_value(name, math.inf if step is None else step)
 
 
-def _at_cursor(state: AppState, name: str, shown: Callable[[float | None], str]) -> str | None:
-    step = state.plot.cursor
-    if step is None:
-        return None
-    return f"step {step:,}: {shown(value_at(state.run, name, step))}"
+def _shown_value(
+    state: AppState, metric: str, look: str, shown: Callable[[float | None], str], name: str = ""
+) -> Entry:
+    """Return the legend of a metric with its value at the cursor, or the newest without a cursor.
+
+    Args:
+        state: the state of the app.
+        metric: the name of the curve.
+        look: the style of the curve.
+        shown: formats the value.
+        name: the name of the curve where the plot has several; the first to go without room.
+    """
+    value = value_at(state.run, metric, state.plot.cursor)
+    if value is None:
+        return Entry("")
+    text = shown(value)
+    return Entry(f"{name} {text}".strip(), look, brief=text if name else None)
 
 
 def loss_curve(state: AppState) -> str:
@@ -83,27 +117,26 @@ def _loss_curves(state: AppState) -> Sequence[Curve]:
     elif name != "loss" or state.plot.beta is None:
         curves = [Curve(name, "live")]
     if name == "loss":
-        curves.append(Curve(f"{EVAL}loss", "eval", dots=True, old=False))
+        curves.append(Curve(f"{EVAL}loss", "eval", dots=True))
     return curves
 
 
-def _loss_title(state: AppState) -> Sequence[str]:
-    name = loss_curve(state)
-    parts = [] if name == "loss" else [name.removeprefix("loss.")]
-    if at := _at_cursor(state, name, fmt.number):
-        return [*parts, at]
-    parts.append(fmt.number(value_at(state.run, name, None)))
-    if name == "loss":
-        parts[-1] += _trend(state.run)
-        if state.run.evaluation:
-            parts.append(f"eval {fmt.number(state.run.evaluation.metrics.get('loss'))}")
-        beta = state.plot.beta
-        parts.append("raw" if beta is None else f"ema {f'{beta:g}'.removeprefix('0')}")
-    return parts
+def _loss_title(state: AppState) -> Sequence[Entry]:
+    name, beta = loss_curve(state), state.plot.beta
+    if name != "loss":
+        part = Entry(name.removeprefix("loss."))
+        return [part, _shown_value(state, name, "live", fmt.number)]
+    parts = [_shown_value(state, name, "live" if beta is None else "raw", fmt.number)]
+    if beta is not None:
+        label = f"ema {f'{beta:g}'.removeprefix('0')}"
+        parts.append(_shown_value(state, smoothed(beta), "ema", fmt.number, label))
+    parts.append(_shown_value(state, f"{EVAL}loss", "eval", fmt.number, "eval"))
+    trend = _trend(state.run) if state.plot.cursor is None else ""
+    return [*parts, Entry(trend, brief="")]
 
 
 def _trend(run: RunView) -> str:
-    """Return the change of the smoothed loss over the last 100 steps, such as ` ▾ 0.8 %/100`.
+    """Return the change of the smoothed loss over the last 100 steps, such as `▾ 0.8 %/100`.
 
     The text is empty in the first 100 steps of the branch.
     """
@@ -115,35 +148,36 @@ def _trend(run: RunView) -> str:
     if before is None or not before or not math.isfinite(before):
         return ""
     change = (now - before) / abs(before)
-    return f" {'▾' if change <= 0 else '▴'} {fmt.percent(abs(change))}/{TREND_STEPS}"
+    return f"{'▾' if change <= 0 else '▴'} {fmt.percent(abs(change))}/{TREND_STEPS}"
 
 
-def _grad_title(state: AppState) -> Sequence[str]:
-    if at := _at_cursor(state, "grad_norm", fmt.number):
-        return [at]
-    run = state.run
+def _grad_title(state: AppState) -> Sequence[Entry]:
+    run, step = state.run, state.plot.cursor
+    parts = [_shown_value(state, "grad_norm", "live", fmt.number)]
     if run.last is None:
-        return []
-    parts = [fmt.number(run.last.grad_norm)]
+        return parts
+    if step is not None:
+        return [*parts, _shown_value(state, "clip", "clip", fmt.number, "clip")]
     if run.clip is None:
-        parts.append("clip off")
+        parts.append(Entry("clip off"))
     else:
-        share = run.clipped_seen / max(1, run.steps_seen)
-        parts.append(f"clip {fmt.number(run.clip)} ({fmt.percent(share)} clipped)")
+        clip = fmt.number(run.clip)
+        parts.append(Entry(f"clip {clip}", "clip", brief=clip))
+        parts.append(Entry(f"{fmt.percent(run.clipped_share)} clipped", brief=""))
     scale = run.last.extra.get("loss_scale")
-    return parts if scale is None else [*parts, f"loss scale {fmt.count(scale)}"]
+    return parts if scale is None else [*parts, Entry(f"loss scale {fmt.count(scale)}")]
 
 
-def _lr_title(state: AppState) -> Sequence[str]:
-    if at := _at_cursor(state, "lr", fmt.learning_rate):
-        return [at]
-    last = state.run.last
-    if last is None:
-        return []
-    if last.lr_scale == 1:
-        return [fmt.learning_rate(last.lr)]
-    schedule, scale = fmt.learning_rate(last.lr_schedule), fmt.factor(last.lr_scale)
-    return [f"{fmt.learning_rate(last.lr)} = {schedule} × {scale}"]
+def _lr_title(state: AppState) -> Sequence[Entry]:
+    parts = [_shown_value(state, "lr", "live", fmt.learning_rate)]
+    schedule, scale = (value_at(state.run, name, state.plot.cursor) for name in _LR_FACTORS)
+    if schedule is not None and scale is not None and scale != 1:
+        product = f"= {fmt.learning_rate(schedule)} × {fmt.factor(scale)}"
+        parts.append(Entry(product, brief=f"×{fmt.factor(scale)}"))
+    return parts
+
+
+_LR_FACTORS = ("lr_schedule", "lr_scale")
 
 
 def on_gpu(run: RunView) -> bool:
@@ -167,17 +201,16 @@ def _memory_curves(state: AppState) -> Sequence[Curve]:
     return [Curve("rss_bytes", "live")]
 
 
-def _memory_title(state: AppState) -> Sequence[str]:
-    name = "mem_allocated_bytes" if on_gpu(state.run) else "rss_bytes"
-    if at := _at_cursor(state, name, fmt.size):
-        return [at]
-    now = memory_now(state.run)
+def _memory_title(state: AppState) -> Sequence[Entry]:
+    gpu, now = on_gpu(state.run), memory_now(state.run)
     if now is None:
         return []
     used, total = now
-    if not total:
-        return [fmt.size(used)]
-    return [f"{fmt.size_of(used, total)}  {fmt.percent(used / total, 0)}"]
+    if state.plot.cursor is not None or not total:
+        return [_shown_value(state, "mem_reserved_bytes" if gpu else "rss_bytes", "live", fmt.size)]
+    share = Entry(fmt.percent(used / total, 0), brief="")
+    allocated = [_shown_value(state, "mem_allocated_bytes", "raw", fmt.size, "allocated")] * gpu
+    return [Entry(fmt.size_of(used, total), "live"), share, *allocated]
 
 
 def machine_line(run: RunView) -> str:
@@ -193,13 +226,8 @@ def machine_line(run: RunView) -> str:
     return "  ".join(part for part in parts if part)
 
 
-def _throughput_title(state: AppState) -> Sequence[str]:
-    if at := _at_cursor(state, "tokens_per_s", fmt.number):
-        return [f"{at} tok/s"]
-    last = state.run.last
-    if last is None:
-        return []
-    return [f"{fmt.count(last.tokens_per_s)} tok/s"]
+def _throughput_title(state: AppState) -> Sequence[Entry]:
+    return [_shown_value(state, "tokens_per_s", "live", lambda v: f"{fmt.count(v or 0)} tok/s")]
 
 
 def _step_line(state: AppState) -> str:
@@ -213,7 +241,7 @@ LOSS = Panel("loss", "loss", _loss_curves, _loss_title, can_log=True)
 GRAD_NORM = Panel(
     "grad-norm",
     "grad norm",
-    lambda state: [Curve("grad_norm", "live"), Curve("clip", "clip", old=False)],
+    lambda state: [Curve("grad_norm", "live"), Curve("clip", "clip", step=True)],
     _grad_title,
     floor=0.0,
     can_log=True,
@@ -221,7 +249,7 @@ GRAD_NORM = Panel(
 LEARNING_RATE = Panel(
     "learning-rate",
     "LR",
-    lambda state: [Curve("lr", "live")],
+    lambda state: [Curve("lr", "live", step=True)],
     _lr_title,
     label=lambda value: fmt.scientific(value, 1).replace(".0e", "e") if value else "0",
     floor=0.0,
@@ -252,20 +280,25 @@ THROUGHPUT = Panel(
 def panel_for(metric: str) -> Panel:
     """Return the panel of any metric, by the name of its curve."""
 
-    def title(state: AppState) -> Sequence[str]:
-        at = _at_cursor(state, metric, fmt.number)
-        return [at or fmt.number(value_at(state.run, metric, None))]
+    def title(state: AppState) -> Sequence[Entry]:
+        value = value_at(state.run, metric, state.plot.cursor)
+        return [Entry(fmt.number(value), "eval" if dots else "live")]
+
+    dots = metric.startswith(EVAL)
+    curve = Curve(metric, "eval" if dots else "live", dots=dots, step=metric in STEPWISE)
 
     return Panel(
         f"metric-{''.join(c if c.isalnum() else '-' for c in metric)}",
         metric,
-        lambda state: [Curve(metric, "live", dots=metric.startswith(EVAL))],
+        lambda state: [curve],
         title,
         can_log=True,
     )
 
 
-_UNPLOTTED = ("time", "loss~", "tokens_total", "rank_")
+STEPWISE = frozenset({"lr", "lr_schedule", "lr_scale", "clip"})
+"""Metrics that are settings, which keep their value until somebody or the schedule changes it."""
+_UNPLOTTED = ("time", "loss~", TOKENS, CLIPPED, "rank_")
 
 
 def metrics_of(run: RunView) -> list[str]:

@@ -18,6 +18,8 @@ BLANK = ord(" ")
 _BRAILLE = 0x2800
 _DOT = ord("•")
 _WEIGHTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], dtype=np.uint8)
+_THICK = frozenset({"ema"})
+"""Styles of curves that are two dots high, so that they stand out from a curve behind them."""
 _ASCII_SIGNS = {"raw": ".", "old": ",", "eval": "o", "band": ":", "limit": "-", "clip": "-"}
 
 
@@ -43,6 +45,8 @@ def draw(picture: PlotPicture, width: int, height: int, *, ascii_only: bool = Fa
         rows, columns = _dots(layer, picture, width, height)
         if not len(rows):
             continue
+        if layer.style in _THICK:
+            rows, columns = np.concatenate([rows, np.maximum(rows - 1, 0)]), np.tile(columns, 2)
         if layer.dots:
             cells = np.zeros((height, width), dtype=np.uint32)
             cells[rows // 4, columns // 2] = ord("o") if ascii_only else _DOT
@@ -71,10 +75,12 @@ def _places(run: Sequence[Point], picture: PlotPicture, width: int, height: int)
     Points outside the picture are moved to its edge.
     """
     points = np.array(run, dtype=np.float64)
-    low = np.array([picture.x[0], picture.y[0]])
-    span = np.array([picture.x[1], picture.y[1]]) - low
+    left, right = picture.x
+    shares = np.empty_like(points)
+    shares[:, 0] = (points[:, 0] - left) / (right - left)
+    shares[:, 1] = picture.scale.shares(points[:, 1])
     dots = np.array([2 * width, 4 * height])
-    found: Floats = np.clip(np.floor((points - low) / span * dots), 0, dots - 1)
+    found: Floats = np.clip(np.floor(shares * dots), 0, dots - 1)
     return found
 
 

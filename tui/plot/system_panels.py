@@ -9,7 +9,7 @@ from ..view_model.app_state import AppState
 from ..view_model.branches import FASTEST, SLOWEST
 from ..view_model.run_view import RunView
 from .layers import Curve
-from .panels import MEMORY, Panel, on_gpu, value_at
+from .panels import MEMORY, Entry, Panel, on_gpu, value_at
 
 COLOURS = ("run1", "run2", "run3", "run4")
 SIGNS = ("●", "◆", "▲", "■")
@@ -29,32 +29,29 @@ def _reading(
         floor: a value that the y axis includes.
     """
 
-    def title(state: AppState) -> Sequence[str]:
-        step = state.plot.cursor
-        value = value_at(state.run, metric, step)
-        at = "" if step is None else f"step {step:,}: "
-        return [at + shown.format(value)] if value is not None else []
+    def title(state: AppState) -> Sequence[Entry]:
+        value = value_at(state.run, metric, state.plot.cursor)
+        return [Entry(shown.format(value), "live")] if value is not None else []
 
     curves = [Curve(metric, "live")]
     return Panel(id, name, lambda state: curves, title, floor=floor, empty=empty)
 
 
-def _step_title(state: AppState) -> Sequence[str]:
+def _step_title(state: AppState) -> Sequence[Entry]:
     last = state.run.last
     if last is None:
         return []
-    parts = [fmt.duration(last.step_s)]
-    if last.rank_s:
+    parts = [Entry(fmt.duration(value_at(state.run, "step_s", state.plot.cursor)), "live")]
+    if last.rank_s and state.plot.cursor is None:
         slow = max(range(len(last.rank_s)), key=last.rank_s.__getitem__)
-        parts.append(f"slowest rank {slow}, {fmt.duration(last.skew_s)} behind the fastest")
+        behind = f"{fmt.duration(last.skew_s)} behind the fastest"
+        parts.append(Entry(f"slowest rank {slow}, {behind}", brief=f"slowest rank {slow}"))
     return parts
 
 
-def _pcie_title(state: AppState) -> Sequence[str]:
-    step = state.plot.cursor
-    value = value_at(state.run, "pcie_bytes_per_s", step)
-    at = "" if step is None else f"step {step:,}: "
-    return [] if value is None else [f"{at}{fmt.size(value)}/s"]
+def _pcie_title(state: AppState) -> Sequence[Entry]:
+    value = value_at(state.run, "pcie_bytes_per_s", state.plot.cursor)
+    return [] if value is None else [Entry(f"{fmt.size(value)}/s", "live")]
 
 
 STEP_TIME = Panel(
@@ -107,12 +104,11 @@ def compared(metric: str) -> Panel:
         ]
         return [*found, Curve(metric, COLOURS[0], old=False)]
 
-    def title(state: AppState) -> Sequence[str]:
+    def title(state: AppState) -> Sequence[Entry]:
         runs = [state.run, *(other.run for other in state.others)]
-        step = state.plot.cursor
-        values = [fmt.number(value_at(run, metric, step)) for run in runs[: len(SIGNS)]]
-        shown = "  ".join(f"{sign} {value}" for sign, value in zip(SIGNS, values, strict=False))
-        return [shown if step is None else f"step {step:,}: {shown}"]
+        values = [fmt.number(value_at(run, metric, state.plot.cursor)) for run in runs]
+        marked = zip(SIGNS, values, COLOURS, strict=False)
+        return [Entry(f"{sign} {value}", look) for sign, value, look in marked]
 
     name = "".join(c if c.isalnum() else "-" for c in metric)
     return Panel(f"compare-{name}", metric, curves, title, can_log=True)

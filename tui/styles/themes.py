@@ -1,11 +1,16 @@
-"""The dark, light and 16-colour themes: blue for live, amber for watch alerts, red for alarms.
+"""The themes: dark, light and 16 colours of its own, and those of the toolkit.
 
-The colours can be told apart by colour-blind users.
+In its own, blue is for live, amber for watch alerts, red for alarms; colour-blind users can tell
+them apart.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from textual.theme import Theme
+
+from .colours import derived
 
 DARK = Theme(
     name="fttui-dark",
@@ -54,3 +59,18 @@ SIXTEEN = Theme(
 )
 """Every colour is one of the sixteen, so that none is guessed by the terminal."""
 THEMES = (DARK, LIGHT, SIXTEEN)
+OWN_COLOURS = SIXTEEN.name
+"""The theme whose colours are never mixed."""
+LEFT_OUT = ("ansi-dark", "ansi-light")
+"""Themes of the toolkit whose colours only the terminal knows; `SIXTEEN` is for such terminals."""
+
+
+def with_derived(theme: Theme, variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the CSS variables of a theme with the colours of curves and legible texts."""
+    if theme.name in LEFT_OUT:  # Textual builds with one of them before the app can take it away
+        return dict(variables)
+    return {**variables, **derived({**_DIM, **variables}, blends=theme.name != OWN_COLOURS)}
+
+
+_DIM = {"dim": "#808080"}
+"""The colour of subdued text for a theme that has none; without mixing it is used as it is."""

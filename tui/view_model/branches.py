@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from fttui.engine.protocol.events import EvalFinished
 
-from .series import Floats, Series, SmoothedSeries
+from .series import Floats, Point, Series, SmoothedSeries
 from .step_batch import Steps
 
 SMOOTHINGS = (0.98, 0.9, 0.995)
 """EMA factors of the smoothed loss curves; the first is the default."""
 EVAL = "eval."
 TOKENS = "tokens_total"
+CLIPPED = "clipped_total"
 SLOWEST, FASTEST = "rank_s max", "rank_s min"
 FULLEST, EMPTIEST = "rank_mem_bytes max", "rank_mem_bytes min"
 Flags = NDArray[np.bool_]
@@ -39,8 +40,8 @@ class Branch:
     """Index of the branch that it forked from; None for the first."""
     curves: Mapping[str, Series] = field(default_factory=dict)
     averages: tuple[SmoothedSeries, ...] = tuple(SmoothedSeries(beta) for beta in SMOOTHINGS)
-    tokens: float = 0.0
-    """Tokens trained on since the run began."""
+    totals: Mapping[str, float] = field(default_factory=dict)
+    """Sums since the run began, by the name of their curve; an absent one is 0."""
 
     def extend(self, steps: Steps) -> Branch:
         """Return the branch with one or more further steps, which follow its last one."""
@@ -51,9 +52,19 @@ class Branch:
             grown[name] = grown.get(name, _EMPTY).extend(xs[known], column[known])
         loss = steps.columns.get("loss", np.full(len(xs), np.nan))
         averages = tuple(_smooth(grown, average, xs, loss) for average in self.averages)
-        totals = self.tokens + np.cumsum(steps.columns.get("tokens", np.zeros(len(xs))))
-        grown[TOKENS] = grown.get(TOKENS, _EMPTY).extend(xs, totals)
-        return replace(self, curves=grown, averages=averages, tokens=float(totals[-1]))
+        totals = {name: self._sums(name, steps.columns.get(of)) for name, of in _SUMS.items()}
+        for name, sums in totals.items():
+            if sums is not None:
+                grown[name] = grown.get(name, _EMPTY).extend(xs, sums)
+        newest = {name: float(sums[-1]) for name, sums in totals.items() if sums is not None}
+        return replace(self, curves=grown, averages=averages, totals={**self.totals, **newest})
+
+    def _sums(self, name: str, column: Floats | None) -> Floats | None:
+        """Return the sum since the run began after each of some steps; None without values."""
+        if column is None:
+            return None
+        sums: Floats = self.totals.get(name, 0.0) + np.cumsum(np.nan_to_num(column))
+        return sums
 
     def evaluated(self, step: int, event: EvalFinished) -> Branch:
         """Return the branch with the metrics of an evaluation at `step`."""
@@ -88,14 +99,19 @@ class Branch:
             else SmoothedSeries(a.beta, value, 1.0)
             for a, value in zip(self.averages, values, strict=True)
         )
-        known = self.curves.get(TOKENS)
-        tokens = known.at(step) if known else self.tokens
+        totals = {name: self._total_at(name, step) for name in _SUMS}
         return Branch(
-            timeline=timeline, start=step, parent=own_index, averages=seeded, tokens=tokens or 0.0
+            timeline=timeline, start=step, parent=own_index, averages=seeded, totals=totals
         )
+
+    def _total_at(self, name: str, step: int) -> float:
+        known = self.curves.get(name)
+        return (known.at(step) if known else self.totals.get(name)) or 0.0
 
 
 _EMPTY = Series()
+_SUMS = {TOKENS: "tokens", CLIPPED: "clipped"}
+"""Names of the curves that are sums over the steps since the run began, and what they sum."""
 _UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_bytes"})
 _BANDS = {"rank_s.": (SLOWEST, FASTEST), "rank_mem_bytes.": (FULLEST, EMPTIEST)}
 """Prefixes of values per rank, and the curves of their maximum and minimum."""
@@ -136,6 +152,14 @@ def _smooth(
     return average
 
 
+def series_on(branches: Sequence[Branch], newest: int, name: str) -> Iterator[float]:
+    """Yield a metric's values at the steps that the branch of index `newest` descends from."""
+    for index, end in lineage(branches, newest):
+        series = branches[index].curves.get(name)
+        if series is not None:
+            yield from series.ys[: series.xs.searchsorted(end, side="right")].tolist()
+
+
 def parts_of(branches: Sequence[Branch]) -> tuple[str, ...]:
     """Return the names of the parts of the loss, such as `ce`."""
     names = {n.removeprefix("loss.") for b in branches for n in b.curves if n.startswith("loss.")}
@@ -151,6 +175,8 @@ class Stretch:
     x0: float
     x1: float
     live: bool
+    lead: Point | None = None
+    """The value at the step that the branch continues from, to which its first point is joined."""
 
 
 def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
@@ -160,12 +186,36 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
     for index, series in found:
         end = ends.get(index, -math.inf)
         if series.last and series.last[0] > end:
-            yield Stretch(
-                branches[index], series, end if math.isfinite(end) else 0.0, math.inf, live=False
-            )
+            known = math.isfinite(end)
+            lead = None if known else _lead(branches, index, name)
+            start = end if known else 0.0
+            yield Stretch(branches[index], series, start, math.inf, live=False, lead=lead)
     for index, series in found:
         if index in ends:
-            yield Stretch(branches[index], series, -math.inf, ends[index], live=True)
+            lead = _lead(branches, index, name)
+            yield Stretch(branches[index], series, -math.inf, ends[index], live=True, lead=lead)
+
+
+def _lead(branches: Sequence[Branch], index: int, name: str) -> Point | None:
+    """Return the point of a metric at the step that a branch continues from; None without one."""
+    branch = branches[index]
+    if branch.parent is None:
+        return None
+    value = value_on(branches, branch.parent, name, branch.start)
+    return None if value is None or not math.isfinite(value) else (float(branch.start), value)
+
+
+def abandoned(branches: Sequence[Branch]) -> Iterator[tuple[int, int, int]]:
+    """Yield the branches with abandoned steps, oldest first.
+
+    Each comes as its index, the step from which training continued without the abandoned ones, and
+    the last of them.
+    """
+    ends = live_ends(branches)
+    for index, branch in enumerate(branches):
+        first = max(branch.start, ends.get(index, -math.inf))
+        if branch.last_step > first:
+            yield index, int(first), branch.last_step
 
 
 def live_ends(branches: Sequence[Branch]) -> dict[int, float]:

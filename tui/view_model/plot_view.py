@@ -29,6 +29,8 @@ class PlotView:
     cursor: int | None = None
     """Step of the cursor; None without a cursor."""
     axis: Axis = "step"
+    undone: bool = True
+    """Whether to show the steps that rollbacks abandoned, with their marks."""
     only: str = ""
     """Filter of the metrics screen: words, any of which a metric's name must contain."""
 
@@ -66,6 +68,10 @@ class PlotView:
             return replace(self, span=span)
         edge = min(float(newest), self.cursor + span / 2)
         return replace(self, span=span, right=max(edge, span))
+
+    def with_undone(self, undone: bool) -> PlotView:
+        """Return the view with or without the steps that rollbacks abandoned."""
+        return replace(self, undone=undone)
 
     def followed(self) -> PlotView:
         """Return the view that follows the newest step, without a cursor."""

@@ -107,7 +107,6 @@ def _add_steps(view: RunView, steps: Steps) -> RunView:
         pace=view.pace.extend(steps.time[-PACE_WINDOW - 1 :].tolist()),
         branches=(*view.branches[:-1], view.branch.extend(steps)),
         steps_seen=view.steps_seen + len(steps),
-        clipped_seen=view.clipped_seen + _sum(steps, "clipped"),
         tokens_seen=view.tokens_seen + _sum(steps, "tokens"),
         lr_scale=newest.lr_scale,
         clip=newest.clip,
@@ -375,7 +374,8 @@ def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
 
 
 def _mark(view: RunView, record: Record, kind: str, text: str, step: int | None = None) -> RunView:
-    mark = Mark(record.step if step is None else step, record.time, kind, text)
+    place = record.step if step is None else step
+    mark = Mark(place, record.time, len(view.branches) - 1, kind, text)
     return replace(view, marks=(*view.marks, mark)[-LIST_LIMIT:])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -21,7 +22,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 
-from .branches import Branch
+from .branches import CLIPPED, EVAL, Branch, live_ends, series_on, value_on
 from .interventions import Interventions
 
 PACE_WINDOW = 64
@@ -98,6 +99,8 @@ class Mark:
 
     step: int
     time: float
+    branch: int
+    """Index in `RunView.branches` of the branch that it happened on."""
     kind: str
     """Such as `alarm`, `checkpoint` or `eval`; only kinds in `MARK_SHAPE` have a sign."""
     text: str
@@ -146,7 +149,6 @@ class RunView:
     progress: ProgressMade | None = None
     branches: tuple[Branch, ...] = (Branch(),)
     steps_seen: int = 0
-    clipped_seen: int = 0
     tokens_seen: int = 0
     lr_scale: float = 1.0
     """Factor by which the next update multiplies the schedule's learning rate."""
@@ -177,6 +179,30 @@ class RunView:
     def branch(self) -> Branch:
         """The newest branch, on which training continues."""
         return self.branches[-1]
+
+    def live_marks(self) -> tuple[Mark, ...]:
+        """Return the events at steps that the current weights descend from, on their branches."""
+        ends = live_ends(self.branches)
+        return tuple(m for m in self.marks if m.step <= ends.get(m.branch, -math.inf))
+
+    def live_value(self, name: str, step: float = math.inf) -> float | None:
+        """Return a metric at a step of the live history, or at the nearest earlier with a value.
+
+        The live history is all steps that the current weights descend from. Without a step it is
+        the newest value; None if the live history has none up to that step.
+        """
+        return value_on(self.branches, len(self.branches) - 1, name, step)
+
+    @property
+    def best_eval_loss(self) -> float | None:
+        """The lowest evaluation loss of the live history; None without an evaluation."""
+        losses = series_on(self.branches, len(self.branches) - 1, f"{EVAL}loss")
+        return min((y for y in losses if math.isfinite(y)), default=None)
+
+    @property
+    def clipped_share(self) -> float:
+        """The share of the live history's updates that were clipped."""
+        return (self.live_value(CLIPPED) or 0.0) / max(1, self.step)
 
     @property
     def total_steps(self) -> int:

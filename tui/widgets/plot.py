@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import ClassVar, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,34 +19,29 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from ..plot import raster
-from ..plot.layers import PlotPicture, column_of, picture
-from ..plot.panels import Panel
-from ..plot.ticks import axis_label, axis_ticks, log_ticks, ticks
-from ..text import format as fmt
+from ..plot.frame import BELOW, GUTTER, LOOKS, framed
+from ..plot.layers import PlotPicture, YAxis, picture
+from ..plot.panels import Entry, Panel
 from ..view_model.app_state import AppState
-from ..view_model.axis import place_of, place_of_mark, step_of
-from ..view_model.run_view import Mark
-from .text_line import assemble
+from ..view_model.axis import step_of
+from .text_line import DIM, Piece, assemble
 
-GUTTER = 8
-"""Cells to the left of the canvas, for axis labels and the axis."""
-MARK_SHAPE = {
-    "info": "·", "command": "┴", "checkpoint": "◆", "verdict": "✓", "note": "✎", "rollback": "↺",
-    "watch": "△", "alarm": "▲",
-}  # fmt: skip
-"""Signs of events on the x axis, in ascending priority: later kinds are drawn over earlier ones."""
-MARK_RANK = {kind: rank for rank, kind in enumerate(MARK_SHAPE)}
+BAND_LINES = 5
+"""Least height of a canvas that has room for a band of values above the main range."""
+LEGEND_SIGN = {"raw": "─", "live": "─", "ema": "━", "eval": "●", "clip": "┄"}
+"""The sign before an entry of the title that is the legend of a curve."""
+_TITLE_STYLE = {"raw": "$plot-live"}
+"""Styles of legends whose curve is too pale for text."""
+_TITLE_ROOM = 6
+"""Cells of the upper border that its title cannot use."""
+UNDONE = "undone"
+"""The component class of the shade behind abandoned steps."""
 _BLANK = Style()
 """Textual's NO_COLOR filter needs a style on every segment."""
 
 
 class Plot(Widget, can_focus=True):
     """Draws one panel of curves in the styles of the `PlotScreen` it is on."""
-
-    LOOKS: ClassVar[tuple[str, ...]] = (
-        "axis", "mark", "alarm", "watch", "cursor", "raw", "ema", "live", "eval", "clip", "old",
-        "band", "limit", "run1", "run2", "run3", "run4",
-    )  # fmt: skip
 
     @dataclass
     class Pointed(Message):
@@ -87,7 +82,7 @@ class Plot(Widget, can_focus=True):
     @property
     def lines(self) -> int:
         """Height of the canvas in cells."""
-        return max(1, self.content_size.height - 2)
+        return max(1, self.content_size.height - BELOW)
 
     def offer(self, state: AppState) -> None:
         """Draw the state: at the next idle moment if in view, else when it comes into view."""
@@ -103,8 +98,10 @@ class Plot(Widget, can_focus=True):
     def show(self, state: AppState) -> None:
         """Draw the state, unless the result would look the same."""
         self._state = state
-        name, rest = self.panel.title_of(state)
-        self._title(assemble((name, "bold"), rest), self.panel.subtitle(state))
+        self._title(
+            fitting_title(self.panel, state, self.outer_size.width - _TITLE_ROOM),
+            self.panel.subtitle(state),
+        )
         key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
         if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
@@ -153,9 +150,13 @@ class Plot(Widget, can_focus=True):
             state.plot.window(float(max(state.run.step, 1))),
             self.columns,
             axis=state.plot.axis,
-            log_y=state.plot.log_y and self.panel.can_log,
-            floor=self.panel.floor,
-            limits=self.panel.limits(state),
+            y=YAxis(
+                log=state.plot.log_y and self.panel.can_log,
+                floor=self.panel.floor,
+                limits=self.panel.limits(state),
+                band=self.lines >= BAND_LINES,
+            ),
+            undone=state.plot.undone,
         )
 
     def _draw(self, state: AppState) -> bool:
@@ -171,105 +172,29 @@ class Plot(Widget, can_focus=True):
             return True
         ascii_only = bool(getattr(self.app, "ascii_only", False))
         canvas = raster.draw(drawn, self.columns, self.lines, ascii_only=ascii_only)
-        self._sheet = self._framed(canvas, state)
+        self._sheet = framed(canvas, drawn, state, self.panel)
         return True
-
-    def _framed(self, canvas: raster.Sheet, state: AppState) -> raster.Sheet:
-        """Return the canvas with cursor, marks and axes; layers become indices of `LOOKS`."""
-        sheet = raster.blank(GUTTER + self.columns, self.lines + 2)
-        looks = np.array([self.LOOKS.index(layer.style) for layer in self._picture.layers] + [0])
-        sheet.chars[:-2, GUTTER:] = canvas.chars
-        sheet.layers[:] = 0
-        sheet.layers[:-2, GUTTER:] = looks[canvas.layers]
-        self._overlay(sheet, state)
-        self._y_axis(sheet)
-        self._x_axis(sheet, state)
-        self._x_labels(sheet, state)
-        return sheet
-
-    def _overlay(self, sheet: raster.Sheet, state: AppState) -> None:
-        """Draw over the curves: the cursor, and signs for non-finite and out-of-range values."""
-        chars, looks = sheet.chars[:-2, GUTTER:], sheet.layers[:-2, GUTTER:]
-        cursor, axis = state.plot.cursor, state.plot.axis
-        window = self._picture.x
-        at = None if cursor is None else place_of(state.run.branches, axis, cursor)
-        if at is not None and window[0] <= at <= window[1]:
-            column = column_of(at, window, self.columns)
-            free = chars[:, column] == raster.BLANK
-            chars[free, column] = ord("│")
-            looks[free, column] = self.LOOKS.index("cursor")
-        for row, sign, xs in ((0, "↑", self._picture.over), (-1, "✗", self._picture.gaps)):
-            for x in xs:
-                self._put(sheet, row if row >= 0 else self.lines - 1, x, sign, "alarm")
-
-    def _put(self, sheet: raster.Sheet, row: int, x: float, sign: str, look: str) -> None:
-        column = GUTTER + column_of(x, self._picture.x, self.columns)
-        sheet.chars[row, column] = ord(sign)
-        sheet.layers[row, column] = self.LOOKS.index(look)
-
-    def _y_axis(self, sheet: raster.Sheet) -> None:
-        lines = self.lines
-        sheet.chars[:lines, GUTTER - 1] = ord("│")
-        for value in self._y_ticks(min(6, max(2, lines // 2))):
-            line = lines - 1 - column_of(value, self._picture.y, lines)
-            _write(sheet, line, 0, f"{self._label(value)[: GUTTER - 2]:>{GUTTER - 2}} ┤")
-
-    def _y_ticks(self, most: int) -> list[float]:
-        low, high = self._picture.y
-        if self._picture.log_y:
-            return log_ticks(low, high, most)
-        unit = self.panel.unit
-        return [value * unit for value in ticks(low / unit, high / unit, most)]
-
-    def _label(self, value: float) -> str:
-        low, high = self._picture.y
-        if self._picture.log_y:
-            return f"{10**value:.4g}"
-        text = self.panel.label(value) if self.panel.label else fmt.tick(value, high - low)
-        return text if len(text) <= GUTTER - 2 else fmt.scientific(value, 0)
-
-    def _x_axis(self, sheet: raster.Sheet, state: AppState) -> None:
-        """Draw the x axis and the events on it; of several in a column, the most important one."""
-        _write(sheet, self.lines, GUTTER - 1, "└" + "─" * self.columns)
-        window = self._picture.x
-        for mark in sorted(self._marks(state), key=lambda m: MARK_RANK[m.kind]):
-            x = place_of_mark(state.run.branches, state.plot.axis, mark)
-            if window[0] <= x <= window[1]:
-                look = mark.kind if mark.kind in ("alarm", "watch") else "mark"
-                self._put(sheet, self.lines, x, MARK_SHAPE[mark.kind], look)
-
-    def _marks(self, state: AppState) -> Iterable[Mark]:
-        return (mark for mark in state.run.marks if mark.kind in MARK_SHAPE)
-
-    def _x_labels(self, sheet: raster.Sheet, state: AppState) -> None:
-        first, last = self._picture.x
-        axis = state.plot.axis
-        origin = (state.run.started_at or first) if axis == "time" else 0.0
-        free = 0
-        for value in axis_ticks(axis, first - origin, last - origin, self.columns // 14):
-            label = axis_label(axis, value)
-            at = column_of(value + origin, (first, last), self.columns) - len(label) // 2
-            at = GUTTER + min(max(at, 0), self.columns - len(label))
-            if at >= max(free, GUTTER):
-                _write(sheet, self.lines + 1, at, label)
-                free = at + len(label) + 2
 
     def _paint(self) -> None:
         """Turn the cells into styled lines and repaint those that changed."""
         if not self._looks:
             look_up = self.screen.get_component_rich_style
-            self._looks = {look: look_up(f"plot--{look}") for look in self.LOOKS}
+            self._looks = {look: look_up(f"plot--{look}") for look in (*LOOKS, UNDONE)}
         before = self._strips
         width, height = self.content_size
         sheet = self._sheet
         if sheet is None:
             why = self.panel.empty if self._picture.empty else "not enough height to draw"
             hint = Segment(why.center(width), self._looks["axis"])
-            self._strips = [Strip.blank(width, _BLANK)] * (height // 2) + [Strip([hint])]
+            above = [Strip.blank(width, self._looks["axis"])] * (height // 2)
+            self._strips = [*above, Strip([hint])]
         else:
-            styles = [self._looks[look] for look in self.LOOKS]
+            styles = [self._looks[look] for look in LOOKS]
+            shade = Style(bgcolor=self._looks[UNDONE].bgcolor)
+            styles += [style + shade for style in styles]
+            blank = self._looks["axis"]
             self._strips = [
-                Strip(_segments(chars, looks, styles)).adjust_cell_length(width, _BLANK)
+                Strip(_segments(chars, looks, styles)).adjust_cell_length(width, blank)
                 for chars, looks in zip(sheet.chars, sheet.layers, strict=True)
             ]
         if len(before) != len(self._strips):
@@ -284,7 +209,7 @@ class Plot(Widget, can_focus=True):
         """Return one line of the plot's cells, as Textual asks for it."""
         if y < len(self._strips):
             return self._strips[y]
-        return Strip.blank(self.content_size.width, _BLANK)
+        return Strip.blank(self.content_size.width, self._looks.get("axis", _BLANK))
 
     def notify_style_update(self) -> None:
         """Look the styles up again and repaint, after a change of theme."""
@@ -294,11 +219,6 @@ class Plot(Widget, can_focus=True):
             self._paint()
 
 
-def _write(sheet: raster.Sheet, row: int, column: int, text: str) -> None:
-    room = sheet.chars.shape[1] - column
-    sheet.chars[row, column : column + len(text)] = [ord(char) for char in text[:room]]
-
-
 def _segments(
     chars: NDArray[np.uint32], looks: NDArray[np.int16], styles: Sequence[Style]
 ) -> list[Segment]:
@@ -306,3 +226,31 @@ def _segments(
     text = chars.astype("<u4").tobytes().decode("utf-32-le")
     cuts = [0, *(np.flatnonzero(np.diff(looks)) + 1).tolist(), len(text)]
     return [Segment(text[a:b], styles[looks[a]]) for a, b in pairwise(cuts)]
+
+
+def fitting_title(panel: Panel, state: AppState, room: int) -> Content:
+    """Return the title of a plot within `room` cells: its name, and the legends of its curves.
+
+    Without the room, parts are shortened and left out as they say; what is still too long is cut.
+    """
+    name, entries = panel.name_in(state), panel.entries(state)
+    title = _assembled(name, entries)
+    for shortened in range(len(entries) - 1, -1, -1):
+        if title.cell_length <= room:
+            break
+        brief = entries[shortened].brief
+        if brief is not None:
+            entries[shortened] = replace(entries[shortened], text=brief)
+            title = _assembled(name, entries)
+    return title
+
+
+def _assembled(name: str, entries: Sequence[Entry]) -> Content:
+    pieces: list[Piece] = [(name, "bold")]
+    for entry in entries:
+        if entry.text:
+            sign = LEGEND_SIGN.get(entry.look, "")
+            text = f"{sign} {entry.text}" if sign else entry.text
+            style = _TITLE_STYLE.get(entry.look, f"$plot-{entry.look}") if entry.look else DIM
+            pieces += ["  ", (text, style)]
+    return assemble(*pieces)

@@ -193,8 +193,9 @@ def _summary(run: RunView) -> list[Content]:
     losses = _loss_ends(run)
     if losses:
         pieces.append(f"   loss {fmt.number(losses[0])} → {fmt.number(losses[1])}")
-    if run.evaluation:
-        pieces.append(f"   eval loss {fmt.number(run.evaluation.metrics.get('loss'))}")
+    evaluated = run.live_value("eval.loss")
+    if evaluated is not None:
+        pieces.append(f"   eval loss {fmt.number(evaluated)}")
     if run.tokens_seen:
         pieces.append(f"   {fmt.short_count(run.tokens_seen)} tokens")
     kept = f"{fmt.plural(len(run.checkpoints), 'checkpoint')} kept"

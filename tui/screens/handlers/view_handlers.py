@@ -83,8 +83,10 @@ def _zoom(view: PlotView, app: AppBase, *, inwards: bool) -> PlotView:
 
 
 def _event(view: PlotView, app: AppBase, *, forward: bool) -> PlotView:
-    for _ in range(min(app.take_count(), len(app.state.run.marks))):
-        view = view.at_mark(app.state.run.marks, forward, app.state.run.step)
+    run = app.state.run
+    marks = run.marks if view.undone else run.live_marks()
+    for _ in range(min(app.take_count(), len(marks))):
+        view = view.at_mark(marks, forward, run.step)
     return view
 
 
@@ -106,6 +108,7 @@ VIEW_HANDLERS: dict[str, Handler] = {
     "list.up": _on_table(-1),
     "view.follow": _look(lambda view, app, screen: view.followed()),
     "view.log": _look(lambda view, app, screen: view.with_log(not view.log_y)),
+    "view.undone": _look(lambda view, app, screen: view.with_undone(not view.undone)),
     "view.smooth": _look(lambda view, app, screen: view.smoothed()),
     "view.part": _look(lambda view, app, screen: view.next_part()),
     "view.zoom-in": _look(lambda view, app, screen: _zoom(view, app, inwards=True)),

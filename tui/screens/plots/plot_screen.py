@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ...widgets.plot import Plot
+from ...plot.frame import LOOKS
+from ...widgets.plot import UNDONE, Plot
 from ..base import RunScreen
 
 
@@ -15,11 +16,12 @@ class PlotScreen(RunScreen):
     | :- | :- |
     | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
     | `plot--run1` … `plot--run4` | curves of compared runs |
-    | `plot--axis`, `--mark`, `--alarm`, `--cursor` | axes and marks |
+    | `plot--axis`, `--mark`, `--alarm`, `--watch`, `--cursor`, `--gone` | axes and marks |
+    | `plot--undone` | the shade behind abandoned steps |
     """
 
     # Defined here and not per plot, because looking up the styles is most of a plot's cost.
-    COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in Plot.LOOKS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"plot--{look}" for look in (*LOOKS, UNDONE)}
 
     def plots(self) -> list[Plot]:
         """Return the plots in reading order."""

@@ -23,14 +23,14 @@ def _text(sheet: raster.Sheet) -> list[str]:
 def test_a_picture_has_exactly_the_size_asked_for() -> None:
     layer = Layer("raw", (((0.0, 0.0), (10.0, 1.0)),))
     for width, height in [(1, 1), (5, 2), (60, 9), (200, 40)]:
-        rows = _text(raster.draw(PlotPicture((layer,), (0, 10), (0, 1)), width, height))
+        rows = _text(raster.draw(PlotPicture((layer,), (0, 10)), width, height))
         assert [len(row) for row in rows] == [width] * height
 
 
 def test_layers_keep_their_own_numbers_and_runs_are_not_joined() -> None:
     first = Layer("raw", (((0.0, 1.0), (2.0, 1.0)), ((8.0, 1.0), (10.0, 1.0))))
     second = Layer("ema", (((0.0, 0.0), (10.0, 0.0)),))
-    sheet = raster.draw(PlotPicture((first, second), (0, 10), (0, 1)), 20, 4)
+    sheet = raster.draw(PlotPicture((first, second), (0, 10)), 20, 4)
     assert set(sheet.layers[0].tolist()) == {0, -1}
     assert set(sheet.layers[-1].tolist()) <= {1, -1}
     assert "\u2800" not in _text(sheet)[0]
@@ -40,9 +40,7 @@ def test_layers_keep_their_own_numbers_and_runs_are_not_joined() -> None:
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=300), st.integers(2, 60), st.integers(1, 20))
 def test_every_point_given_is_a_dot_in_its_own_cell(values, width, height) -> None:
     run = tuple((float(x), y) for x, y in enumerate(values))
-    sheet = raster.draw(
-        PlotPicture((Layer("raw", (run,)),), (0.0, float(len(run))), (0, 1)), width, height
-    )
+    sheet = raster.draw(PlotPicture((Layer("raw", (run,)),), (0.0, float(len(run)))), width, height)
     for x, y in run:
         column = int(x / len(run) * 2 * width) // 2
         row = height - 1 - min(4 * height - 1, int(y * 4 * height)) // 4
@@ -51,7 +49,7 @@ def test_every_point_given_is_a_dot_in_its_own_cell(values, width, height) -> No
 
 def test_a_band_fills_what_lies_between_two_curves() -> None:
     layer = Layer("band", (((0.0, 0.0), (0.0, 1.0), (5.0, 0.0), (5.0, 1.0)),))
-    sheet = raster.draw(PlotPicture((layer,), (0, 10), (0, 1)), 10, 4)
+    sheet = raster.draw(PlotPicture((layer,), (0, 10)), 10, 4)
     assert [bool(c) for c in (sheet.layers[:, 0] == 0)] == [True] * 4
     assert (sheet.layers[:, 2] == -1).all()
 
@@ -59,7 +57,7 @@ def test_a_band_fills_what_lies_between_two_curves() -> None:
 def test_ascii_stays_ascii() -> None:
     layer = Layer("raw", (((0.0, 0.0), (10.0, 1.0)),))
     dots = Layer("eval", (((5.0, 0.5),),), dots=True)
-    drawn = PlotPicture((layer, dots), (0, 10), (0, 1))
+    drawn = PlotPicture((layer, dots), (0, 10))
     rows = _text(raster.draw(drawn, 20, 4, ascii_only=True))
     assert "".join(rows).isascii()
     assert "o" in "".join(rows)

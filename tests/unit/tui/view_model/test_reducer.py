@@ -28,11 +28,11 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
+from fttui.tui.plot.frame import MARK_SHAPE
 from fttui.tui.view_model.branches import live_ends, smoothed, stretches
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import LIST_LIMIT, LOG_LIMIT, apply, apply_many
 from fttui.tui.view_model.run_view import RunView
-from fttui.tui.widgets.plot import MARK_SHAPE
 from tests.support.session_double import Script, eventful, failed, live_spike, loading, spike
 
 

@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
-from fttui.tui.plot.layers import Curve, column_of, limits, picture
+from fttui.tui.plot.layers import Curve, Place, YAxis, column_of, picture
 from fttui.tui.plot.panels import (
     GRAD_NORM,
     LEARNING_RATE,
@@ -27,6 +27,7 @@ from fttui.tui.plot.panels import (
     panel_for,
     value_at,
 )
+from fttui.tui.plot.scale import main_range
 from fttui.tui.plot.ticks import axis_ticks, log_ticks, ticks
 from fttui.tui.screens.tables import details
 from fttui.tui.text import format as fmt
@@ -223,10 +224,10 @@ def test_an_outlier_does_not_flatten_the_rest_and_is_marked() -> None:
     script = Script(spikes={150: 100.0}).start().run().train(300)
     run = _state(script).run
     drawn = picture(run.branches, [Curve("loss", "raw")], (0, 300), 60)
-    assert drawn.y[1] < 10
-    assert drawn.over == (150.0,)
-    points = [y for layer in drawn.layers for stretch in layer.runs for _, y in stretch]
-    assert max(points) <= drawn.y[1]
+    assert drawn.scale.high < 10 < 100 < (drawn.scale.top or 0)
+    assert drawn.over == (), "the band has room for it"
+    low = picture(run.branches, [Curve("loss", "raw")], (0, 300), 60, y=YAxis(band=False))
+    assert (low.scale.high, low.over) == (drawn.scale.high, (Place(150.0, live=True),))
 
 
 def test_abandoned_steps_are_drawn_first_and_dim() -> None:
@@ -244,15 +245,17 @@ def test_at_most_two_points_per_column_and_stretch(columns: int) -> None:
 
 def test_log_scale_leaves_out_what_has_no_logarithm() -> None:
     script = Script().start().run().train(20)
-    drawn = picture(_state(script).run.branches, [Curve("lr", "live")], (0, 20), 20, log_y=True)
-    assert drawn.y[1] < 0
+    drawn = picture(
+        _state(script).run.branches, [Curve("lr", "live")], (0, 20), 20, y=YAxis(log=True)
+    )
+    assert drawn.scale.high < 0
 
 
 def test_limits_of_nothing_and_of_one_value() -> None:
-    assert limits([], 0.0) == (0.0, 1.0)
-    low, high = limits([5.0])
+    assert main_range([[]], 0.0) == (0.0, 1.0)
+    low, high = main_range([[5.0]])
     assert low < 5 < high
-    assert limits([5.0], 0.0)[0] == 0.0
+    assert main_range([[5.0]], 0.0)[0] == 0.0
 
 
 def test_ticks_are_round_and_few() -> None:
@@ -271,10 +274,10 @@ def test_ticks_are_round_and_few() -> None:
 def test_every_panel_has_a_title_with_and_without_steps() -> None:
     full, empty = _state(eventful()), AppState()
     for panel in (LOSS, GRAD_NORM, LEARNING_RATE, MEMORY, THROUGHPUT):
-        assert panel.title(full)
-        panel.title(empty)
+        assert panel.entries(full)
+        panel.entries(empty)
         at_cursor = replace(full, plot=PlotView(cursor=805))
-        assert "step 805" in panel.title_of(at_cursor)[1]
+        assert panel.entries(at_cursor)[0].text == "step 805"
     for name in metrics_of(full.run):
         assert panel_for(name).title(full)
     assert metrics_of(full.run)[0] == "loss"
@@ -407,7 +410,7 @@ def test_a_preview_is_drawn_and_gives_way_without_a_jump() -> None:
     assert whole.reading is None
     assert whole.run.steps_seen == 6000
     late = picture(whole.run.branches, curves, window, 100)
-    assert (early.x, early.y, early.over) == (late.x, late.y, late.over)
+    assert (early.x, early.scale, early.over) == (late.x, late.scale, late.over)
     for column in range(100):
         ys = [
             [
@@ -473,15 +476,15 @@ def test_what_other_tasks_measure_becomes_a_curve_by_itself() -> None:
     ]
     state = fold(AppState(), [RecordsArrived(records)], NOW)
     assert {"rewards/margin", "loss.dpo"} <= set(metrics_of(state.run))
-    title = dict([panel_for("rewards/margin").title_of(state)])
-    assert "0.3" in title["rewards/margin"]
+    (entry,) = panel_for("rewards/margin").entries(state)
+    assert entry.text.startswith("0.3")
 
 
 def test_the_loss_scale_of_half_precision_stands_over_the_gradients() -> None:
     script = Script().start().run().train(3)
     records = [replace_event(r, extra={"loss_scale": 65536.0}) for r in script.records]
     state = fold(AppState(), [RecordsArrived(records)], NOW)
-    assert GRAD_NORM.title_of(state)[1].endswith("loss scale 65,536")
+    assert GRAD_NORM.entries(state)[-1].text == "loss scale 65,536"
 
 
 def replace_event(record: Record, **fields: object) -> Record:
