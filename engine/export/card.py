@@ -193,7 +193,8 @@ def shown_start(start: str | None) -> str:
     """Return the name of a start adapter (`adapter.start`) without private folders.
 
     A checkpoint is named RUN@NAME, and a folder in the cache of the Hugging Face Hub by the id of
-    its repository. A relative path is returned as it is.
+    its repository. Of another absolute path it is the last part; any other name is returned as it
+    is. It is empty for None.
     """
     path = Path(start or "")
     above = path.parent.parent.name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..protocol.codec import decode_record
+from ..protocol.codec import decode_readable
 from ..protocol.events import (
     CheckpointSaved,
     CommandApplied,
@@ -48,13 +48,19 @@ class Lineage:
 
 
 def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
-    """Collect the lineage of a checkpoint from the journal of a run that may be training."""
-    records = (decode_record(payload) for payload in FrameReader(run.journal))
+    """Collect the lineage of a checkpoint from the journal of a run that may be training.
+
+    Records that this version cannot read are left out.
+    """
+    records = (decode_readable(payload) for payload in FrameReader(run.journal))
     return lineage_of(run.id, (record for record in records if record is not None), manifest)
 
 
 def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:
-    """Collect the lineage from the records up to the one that reports the checkpoint as saved."""
+    """Collect the lineage from the records up to the one that reports the checkpoint as saved.
+
+    If none reports it, all records count.
+    """
     lineage = Lineage(run)
     for record in records:
         match record.event:

@@ -88,7 +88,12 @@ def write_merged(
 
 
 def _merged(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -> Any:
-    """Return the base model with the trained adapter merged into it."""
+    """Return the base model with the trained adapter merged into it.
+
+    Raises:
+        CheckpointError: the merged weights are not finite.
+        FttuiError: the disk has not enough space for the model.
+    """
     base = _dequantized(model.unload(), progress)
     require_space(folder, sum(p.numel() * p.element_size() for p in base.parameters()))
     progress("merging", 0, 1)
@@ -102,7 +107,12 @@ def _merged(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -
 
 
 def _with_own_weights(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -> Any:
-    """Return the model with the trained weights in place of those of the base model."""
+    """Return the model with the trained weights in place of those of the base model.
+
+    Raises:
+        CheckpointError: the base model has no weight of that name.
+        FttuiError: the disk has not enough space for the model.
+    """
     require_space(folder, sum(p.numel() * p.element_size() for p in model.parameters()))
     trained = safetensors.torch.load(files.weights)
     found = model.load_state_dict(trained, strict=False)

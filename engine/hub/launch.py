@@ -22,6 +22,9 @@ def launch_hub(run: RunDirectory) -> None:
 
     A shell starts it in the background, so it is not a child of the caller and leaves no zombie
     process if the caller never waits for it.
+
+    Raises:
+        OSError: its log cannot be opened, or the shell cannot be started.
     """
     command = [sys.executable, "-P", "-m", "fttui.engine.hub", str(run.path.absolute())]
     with run.open() as folder:
@@ -56,6 +59,7 @@ class HubStart:
 
         Raises:
             FttuiError: the hub did not start in time; the text ends with the last lines of its log.
+            OSError: no process can be started, or the run folder is gone.
         """
         endpoint = read_endpoint(self._run)
         if endpoint is not None and endpoint.alive:
@@ -82,6 +86,7 @@ def ensure_hub(run: RunDirectory, timeout_s: float) -> Endpoint:
 
     Raises:
         FttuiError: the hub did not start in time; the text ends with the last lines of its log.
+        OSError: no process can be started, or the run folder is gone.
     """
     start = HubStart(run, timeout_s)
     while (endpoint := start.look()) is None:

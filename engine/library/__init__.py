@@ -60,8 +60,8 @@ def watch(
     """Put a Hugging Face trainer, or the objects of a plain loop, under the control of fttui.
 
     With a trainer, it returns the same object; call it before `trainer.train()`. With a model and
-    an optimizer, it returns a run with `batches(loader)` and `log(loss=…)`. `FTTUI=off` in the
-    environment makes it do nothing.
+    an optimizer, it returns a run with `batches(loader)` and `log(loss=…)`. What cannot be watched
+    trains as before, and a line says why. `FTTUI=off` in the environment makes it do nothing.
 
     Args:
         trainer: an instance of `transformers.Trainer` or of a class derived from it.
@@ -74,6 +74,10 @@ def watch(
             `keep`, the number of newest checkpoints kept (3); `tape_mib`, host memory for the
             batches since the oldest checkpoint (512); for a plain loop `steps`, the planned
             optimizer steps, and `accumulate`, the batches per step (1).
+
+    Raises:
+        TypeError: neither a trainer nor both model and optimizer are given, or an option is
+            unknown.
     """
     if trainer is None and (model is None or optimizer is None):
         raise TypeError("fttui.watch needs a trainer, or model=… and optimizer=…")

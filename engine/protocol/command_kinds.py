@@ -167,7 +167,10 @@ AnyCommand = SettingCommand | OneShotCommand
 
 
 def lr_slip(command: AnyCommand, now: LearningRate) -> str | None:
-    """Return why the learning rate in a command looks like a typing error; None if it does not."""
+    """Return why the learning rate in a command looks like a typing error.
+
+    None if it is at most `MOST_RAISED` times the present one, `now`, or the command sets none.
+    """
     match command:
         case ScaleLr(factor=scale) | Rollback(lr_scale=float(scale)):
             schedule, factor = now.schedule, now.raised_to_scale(scale)

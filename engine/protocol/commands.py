@@ -405,7 +405,10 @@ def spec_of(command: AnyCommand) -> CommandSpec:
 
 
 def slip(command: AnyCommand, now: LearningRate) -> str | None:
-    """Return why a typed command looks like a typing error, or None if it does not."""
+    """Return why a typed command looks like a typing error, or None if it does not.
+
+    `now` is the learning rate in force.
+    """
     return spec_of(command).slip(command, now)
 
 
@@ -419,7 +422,8 @@ def parse_command(text: str | list[str]) -> AnyCommand:
         words = shlex.split(text) if isinstance(text, str) else list(text)
     except ValueError as error:
         raise CommandError(
-            f"cannot read {text!r}: {error}; close the quote, or put a backslash before it"
+            f"cannot read {text!r}: {error}; close the quote, or put a backslash before each quote "
+            "and each backslash that belongs to the text"
         ) from None
     for spec in sorted(COMMANDS, key=lambda s: -len(s.verb.split())):
         head = spec.verb.split()

@@ -173,7 +173,10 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
 
     @property
     def rate(self) -> LearningRate:
-        """The rate and its factor; journals of older versions hold it without the schedule."""
+        """The learning rate of the step: that of the schedule, and the factor on it.
+
+        Where a journal of an older version lacks the schedule, it is computed from `lr`.
+        """
         scaled = self.lr / self.lr_scale if self.lr_scale else 0.0
         return LearningRate(self.lr_schedule or scaled, self.lr_scale)
 
@@ -275,7 +278,7 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
 
     id: str
     kind: str
-    """spike, divergence, grad_explosion, nonfinite, …"""
+    """What the detector or the guard has found, such as spike, divergence or nonfinite."""
     severity: str
     """info, watch or alarm."""
     headline: str

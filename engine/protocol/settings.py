@@ -50,11 +50,17 @@ class LearningRate:
     """Factor on the schedule."""
 
     def raised_to_scale(self, scale: float) -> float:
-        """Return the factor by which another scale of the schedule raises the rate."""
+        """Return the factor by which another scale of the schedule raises the rate.
+
+        It is infinite if the present scale is 0.
+        """
         return scale / self.scale if self.scale else math.inf
 
     def raised_to(self, value: float) -> float | None:
-        """Return the factor by which a rate is above the present one; None if that is unknown."""
+        """Return the factor by which a rate is above the present one; infinite if that one is 0.
+
+        None before the first step, when the present one is not known.
+        """
         if self.schedule is None:
             return None
         now = self.schedule * self.scale

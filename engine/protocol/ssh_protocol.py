@@ -256,6 +256,9 @@ class FrameParser:
         """Add the payload of one frame to its message; return the message if this completes it.
 
         None while further parts of the message are to come.
+
+        Raises:
+            DecodeError: the message is larger than `MAX_MESSAGE_BYTES`.
         """
         if len(self._more) + len(payload) > MAX_MESSAGE_BYTES:
             raise DecodeError(f"a message is larger than the limit of {MAX_MESSAGE_BYTES} bytes")

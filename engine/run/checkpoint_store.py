@@ -126,7 +126,8 @@ class CheckpointStore:
     def _manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Yield (folder name, manifest) of each checkpoint folder.
 
-        A folder is left out if its manifest cannot be read or names a file outside the folder.
+        A folder is left out if it has no manifest that can be read, or if the manifest names a file
+        outside the folder.
         """
         try:
             with self._open() as checkpoints:
@@ -175,6 +176,7 @@ class CheckpointStore:
 
         Raises:
             CheckpointError: a file is missing or damaged; the text names it.
+            OSError: a file cannot be read, or was removed meanwhile.
         """
         folder = self.path(manifest.name)
         for name, entry in manifest.files.items():
@@ -203,7 +205,11 @@ class CheckpointStore:
             return run.exists(self._within(name))
 
     def commit(self, manifest: Manifest) -> None:
-        """Write the manifest, which makes the folder a complete checkpoint."""
+        """Write the manifest, which makes the folder a complete checkpoint.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         with self._open() as run:
             data = msgspec.json.format(msgspec.json.encode(manifest))
             run.write(self._within(manifest.name, MANIFEST), data)
@@ -223,7 +229,8 @@ class CheckpointStore:
     def remove(self, name: str) -> bool:
         """Remove a checkpoint, its manifest first; return whether it is removed.
 
-        A copy that a user made is never removed: False, as for a name that does not exist.
+        False for a name that does not exist, for a copy that a user made, which is kept, and if the
+        manifest cannot be removed.
         """
         if all(manifest.name != name for manifest in self.all()):
             return False
@@ -239,7 +246,7 @@ class CheckpointStore:
         return True
 
     def discard(self, name: str) -> None:
-        """Remove the files of a checkpoint that could not be completed."""
+        """Remove the files of a checkpoint that could not be completed, as far as that works."""
         with suppress(OSError), self._open() as run:
             run.remove_tree(self._within(name))
 
@@ -253,7 +260,10 @@ class CopyList:
         self._known: dict[str, str] = {}
 
     def current(self) -> dict[str, str]:
-        """Return the copies: name of the copy → name of the checkpoint."""
+        """Return the copies: name of the copy → name of the checkpoint.
+
+        There are none if the folder of the checkpoints cannot be looked at.
+        """
         try:
             changed = self._store.folder.stat().st_mtime_ns
         except OSError:
@@ -283,7 +293,11 @@ def _damage(file: Path, entry: FileEntry) -> str | None:
 
 
 def seal_files(folder: Path) -> dict[str, FileEntry]:
-    """Sync every file in a checkpoint folder to disk and return the entries for its manifest."""
+    """Sync every file in a checkpoint folder to disk and return the entries for its manifest.
+
+    Raises:
+        OSError: a file cannot be read or synced.
+    """
     entries: dict[str, FileEntry] = {}
     for file in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)

@@ -12,7 +12,10 @@ from .run_dir import SMALL_FILE_BYTES, RunDirectory
 
 
 def read_configs(run: RunDirectory, ref: int = 0) -> ConfigTexts:
-    """Read the configuration texts of a run; a file that cannot be read gives an empty text."""
+    """Read the configuration texts of a run; what cannot be read is empty.
+
+    `ref` is the number of the request that they answer.
+    """
     overrides: list[str] = []
     with suppress(FttuiError):
         overrides = list(run.identity().overrides)

@@ -64,9 +64,10 @@ class HeldFile:
         self.replaced()
 
     def replaced(self) -> bool:
-        """Whether the name leads to another file than at the last call, which is then held.
+        """Hold the file of this name; return whether it took the place of one held before.
 
-        False if there is no file now, or there was none at the last call.
+        False if it is the one that is held, if none was held, and if there is no file now or it
+        cannot be opened.
         """
         place = place_of_file(self._path)
         if place is None or (before := self._place()) == place:
@@ -123,7 +124,7 @@ _decoder = msgspec.msgpack.Decoder(ControlEntry)
 
 
 def _decoded(payload: bytes) -> ControlEntry | None:
-    """Return the entry of a frame; None if this version cannot read it.
+    """Return the entry of a frame; None, with a warning in the log, if it cannot be read.
 
     A newer version may have accepted a command that this one does not know.
     """
@@ -180,7 +181,10 @@ class Doorbell:
             self._write()
 
     def ring(self, seq: int) -> None:
-        """Announce to the engine that entries up to `seq` can be read."""
+        """Announce to the engine that entries up to `seq` can be read.
+
+        A failed write is logged, and `keep_in_place` writes the number again.
+        """
         self._known = seq
         try:
             self._write()
@@ -237,7 +241,12 @@ def _locked(descriptor: int) -> bool:
 
 
 class ControlWriter:
-    """Appends decisions to the control journal; used by the hub."""
+    """Appends decisions to the control journal; used by the hub.
+
+    Raises:
+        JournalLocked: another process has the lock of the control journal.
+        OSError: control journal or doorbell cannot be opened.
+    """
 
     def __init__(self, run: RunDirectory) -> None:
         self._frames = FrameWriter(run.control, run.control.with_suffix(".lock"))

@@ -68,6 +68,6 @@ def found_frames(read: Read, size_bytes: int) -> Iterator[tuple[int, int, bytes]
 
 
 def _zeros(window: bytes, start: int) -> int:
-    """Return how many positions after `start` can be skipped: a frame there had length 0."""
+    """Return how many positions after `start` can be skipped: frames there would have length 0."""
     rest = window[start : start + _ZERO_BLOCK_BYTES]
     return max(0, len(rest) - len(rest.lstrip(b"\0")) - 4)

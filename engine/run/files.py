@@ -16,7 +16,11 @@ would wait for that lock more often than it hashes while another thread computes
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file durably; a reader sees the old or the new content, never a part of it."""
+    """Replace a file durably; a reader sees the old or the new content, never a part of it.
+
+    Raises:
+        OSError: it cannot be written; the old file is kept.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:

@@ -74,6 +74,9 @@ def read_past_damage(path: Path, offset: int) -> Iterator[bytes | DamagedPart]:
     """Yield the payloads and damaged parts from the place where a reader stopped.
 
     Use it only for a journal that is no longer written; otherwise the last frame may be incomplete.
+
+    Raises:
+        OSError: there is no journal, or it cannot be read.
     """
     with _opened(path) as file:
         read, size = part_of_file(file.fileno(), offset)

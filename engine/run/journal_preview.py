@@ -86,7 +86,7 @@ def _step_at(descriptor: int, offset: int) -> bytes | None:
 
 
 def _at(descriptor: int, offset: int, length: int) -> Iterator[bytes]:
-    """Yield payloads of whole frames after an offset, which may be inside a frame."""
+    """Yield payloads of whole frames in `length` bytes from an offset, which may be in a frame."""
     data = os.pread(descriptor, length, offset)
     for start in range(len(data)):
         frames = list(valid_frames(data, start))
@@ -114,7 +114,10 @@ class MinMaxSampler:
         """The newest finished step."""
 
     def advance(self) -> bool:
-        """Scan the next 256 KiB, which takes some milliseconds; return True at the end."""
+        """Scan the next 256 KiB, which takes some milliseconds.
+
+        Return True at the end of the journal or its undamaged part, or after record `head_seq`.
+        """
         frames = self._reader.read(_SCAN_BYTES)
         for _, payload in frames:
             record = _thin(payload)

@@ -33,6 +33,7 @@ class JournalSummary:
         self.loss: float | None = None
         """The loss of the newest finished step."""
         self.learning_rate = LearningRate()
+        """That of the newest finished step, with the scale of a later command."""
         self.answered: set[str] = set()
         """Ids of commands that were applied or failed."""
         self.unresolved: dict[str, int] = {}

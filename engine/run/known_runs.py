@@ -27,7 +27,11 @@ class KnownRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_folder() -> Path:
-    """Return `$XDG_STATE_HOME/fttui`, or `~/.local/state/fttui` if that variable is not set."""
+    """Return `$XDG_STATE_HOME/fttui`, or `~/.local/state/fttui` if that variable is not set.
+
+    Raises:
+        RuntimeError: the variable is not set, and the user has no home folder.
+    """
     base = os.environ.get("XDG_STATE_HOME")
     return (Path(base) if base else Path.home() / ".local" / "state") / "fttui"
 

@@ -194,7 +194,9 @@ def runs_root(option: str | None = None) -> Path:
 
 
 def require_runs_folder(root: Path, *, writing: bool = False) -> None:
-    """Check that the runs folder can be read or written; a missing one counts as empty.
+    """Check that the runs folder can be read or written.
+
+    In place of a missing folder, the nearest parent folder that exists is checked.
 
     Raises:
         ConfigError: it cannot; the text says why and how to choose another folder.
@@ -238,7 +240,11 @@ def create_run(
     version: str,
     script: str = "",
 ) -> RunDirectory:
-    """Create a run folder, private to the user, with its identity and both configurations."""
+    """Create a run folder, private to the user, with its identity and both configurations.
+
+    Raises:
+        OSError: it cannot be created.
+    """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_NAME].strip("-.") or "run"
     root.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(_fresh_folder(root, f"{slug}-{time.strftime('%Y%m%d-%H%M%S')}"))

@@ -53,7 +53,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_runs(root: Path) -> list[RunSummary]:
-    """Return the runs in a folder, newest first."""
+    """Return the runs in a folder, newest first; those that cannot be read say why and are last."""
     return _summaries(RunDirectory(file.parent) for file in root.glob("*/run.json"))
 
 
@@ -69,7 +69,10 @@ def unreadable_runs(root: Path) -> list[Path]:
 
 
 def list_known_runs(root: Path) -> list[RunSummary]:
-    """Return the registered runs of this user and those in `root`, newest first."""
+    """Return the registered runs of this user and those in `root`, newest first.
+
+    Runs that cannot be read say why and are last.
+    """
     below = (RunDirectory(file.parent) for file in root.glob("*/run.json"))
     every = {run.path.resolve(): run for run in (*known_runs(), *below)}
     return _summaries(every.values())

@@ -47,7 +47,10 @@ class TapedBatch:
     """Random generators after it was fetched; None if that changed none of them."""
 
     def serve(self) -> Any:
-        """Return the batch, on the devices on which the loader put it."""
+        """Return the batch, on the devices on which the loader put it.
+
+        The first time it is the batch of the loader itself, later a copy.
+        """
         fresh, self.fresh = self.fresh, None
         return _mapped(self.held, HeldTensor.back) if fresh is None else fresh
 
@@ -191,6 +194,7 @@ class BatchTape:
     def load(self, count: int) -> None:
         """Take the micro-batches from the live iterator that the next `fetch` will need.
 
+        None are taken while an earlier epoch is served, and fewer at the end of the iterator.
         Errors of the loader pass through.
         """
         boundary, self._boundary = self._boundary, None
@@ -232,7 +236,11 @@ class BatchTape:
         self.size_bytes += size
 
     def fetch(self, micro_batches: int) -> list[Batch]:
-        """Return the next micro-batches with their counts; fewer at the end of the epoch."""
+        """Return the next micro-batches with their counts; fewer at the end of the epoch.
+
+        One that is served again also sets the random generators as they were after it was first
+        fetched.
+        """
         found: list[tuple[TapedBatch, Any]] = []
         while len(found) < micro_batches and self.position < self._end:
             taped = self._at(self.position)
@@ -255,7 +263,7 @@ class BatchTape:
         """Do nothing: the loader itself prefetches."""
 
     def rewind_to(self, position: int) -> None:
-        """Go back to the boundary of a step that was dropped."""
+        """Go back to the boundary of a step that was dropped, before the micro-batch `position`."""
         self.position = position
         self._current = self._previous
         self.serving = self.epoch_at(position)
@@ -267,7 +275,10 @@ class BatchTape:
         self.serving = self.epoch_at(position)
 
     def skip(self, micro_batches: int) -> None:
-        """Leave out the data of whole steps, at most to the end of the epoch that is being read."""
+        """Leave out the data of whole steps, at most to the end of the epoch that is being read.
+
+        A warning is logged if fewer were left. A remainder below a whole step is not left out.
+        """
         steps, start = micro_batches // self._accumulate, self.position
         for done in range(steps):
             if not self._skip_step():
@@ -292,7 +303,10 @@ class BatchTape:
         return skipped > 0
 
     def epoch_at(self, position: int) -> int:
-        """Return the epoch of the micro-batch at a position that the tape holds or reads next."""
+        """Return the epoch of the micro-batch at a position that the tape holds or reads next.
+
+        For any other position it is the newest epoch that was opened, 0 before the first.
+        """
         if self._first <= position < self._end:
             return self._at(position).epoch
         return max(0, self._live_epoch)
@@ -307,7 +321,7 @@ class BatchTape:
 
     @property
     def epoch(self) -> float:
-        """Passes over the data so far, as a fraction."""
+        """Passes over the data so far, as a fraction; whole ones if the epoch's size is unknown."""
         place = self._places.get(self.serving)
         if place is None or not place.size:
             return float(self.serving)
@@ -326,7 +340,10 @@ class BatchTape:
         self._first += 1
 
     def _shrink(self) -> None:
-        """Free micro-batches that need not be kept, and the oldest if the tape exceeds a limit."""
+        """Free micro-batches that need not be kept, and the oldest if the tape exceeds its limit.
+
+        A warning is logged when the limit is exceeded for the first time.
+        """
         if not self._keeps:
             self.forget_before(self.position - self._accumulate)
         while self.size_bytes > self._limit_bytes and self._first < self.position - len(

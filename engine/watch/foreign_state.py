@@ -141,7 +141,10 @@ class ForeignState:
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
 
     def save_own(self, folder: Path, rank: int) -> None:
-        """Write the random generators of this rank, and keep what only its trainer knows."""
+        """Write the random generators of this rank, and keep what only its trainer knows.
+
+        What is kept for checkpoints that were removed is freed, with the batches they needed.
+        """
         torch.save(rng_to_tensors(capture_rng()), folder / rng_file(rank))
         parts = self._parts
         self._kept[folder.name] = Kept(

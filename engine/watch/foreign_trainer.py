@@ -30,7 +30,10 @@ class ForeignTrainer:
         self.refuses = refuses
 
     def set_lr(self, lr: float) -> None:
-        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update."""
+        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update.
+
+        Nothing changes while the scheduled rate is 0.
+        """
         self._scale.set_lr(lr)
 
     def restore_lr(self) -> None:
@@ -38,7 +41,7 @@ class ForeignTrainer:
         self._scale.restore_lr()
 
     def release_memory(self) -> int:
-        """Release nothing: the script may hold tensors of its own that fttui does not know."""
+        """Return 0 bytes and release nothing: the script may hold tensors that fttui cannot see."""
         return 0
 
     def reclaim_memory(self) -> None:

@@ -19,7 +19,10 @@ class LrScale:
         """Learning rates of the schedule while scaled ones are in their place."""
 
     def set_lr(self, lr: float) -> None:
-        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update."""
+        """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update.
+
+        Nothing changes while the scheduled rate is 0.
+        """
         scheduled, groups = self._position.lr_schedule, bare(self._optimizer).param_groups
         if lr == scheduled or not scheduled:
             return

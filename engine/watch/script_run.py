@@ -125,7 +125,11 @@ class ScriptRun:
         self.end(RunState.STOPPED, error="the script ended before it had trained")
 
     def keep_error(self, error: Exception) -> Path:
-        """Write the traceback of an error of fttui to the run's log and return its path."""
+        """Write the traceback of an error of fttui to the logs of the run and return its path.
+
+        Raises:
+            OSError: it cannot be written.
+        """
         file = self.run.logs / "watch-error.log"
         self.run.write(file, "".join(traceback.format_exception(error)).encode())
         return file
@@ -188,7 +192,7 @@ def run_end_after(error: BaseException) -> RunEndByScript:
 
 
 def abandon(script_run: ScriptRun | None, error: Exception) -> None:
-    """Say that watching ends because of an error of fttui itself, and end the run.
+    """Say that watching ends because of an error of fttui itself, and end the run as failed.
 
     Args:
         script_run: the run; None on every rank but 0.
@@ -198,9 +202,12 @@ def abandon(script_run: ScriptRun | None, error: Exception) -> None:
     if script_run is None:
         say(f"{text}; this rank continues training, unwatched")
         return
-    file = script_run.keep_error(error)
-    say(f"{text}; training goes on unwatched, details in {file}")
+    try:
+        details = f"details in {script_run.keep_error(error)}"
+    except OSError as fault:
+        details = f"its details cannot be written ({fault})"
+    say(f"{text}; training goes on unwatched, {details}")
     script_run.end(
         RunState.FAILED,
-        error=f"{text}; the script continues training, unwatched, details in {file}",
+        error=f"{text}; the script continues training, unwatched, {details}",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TypeVar
@@ -20,15 +21,27 @@ class Shield:
         """Whether watching has ended because of an error."""
 
     def call(self, action: Callable[[], T], otherwise: T) -> T:
-        """Return the result of an action, or `otherwise` after an error, now or earlier."""
+        """Return the result of an action, or `otherwise` after an error, now or earlier.
+
+        At the first error `on_error` is called; an error of its own is only printed.
+        """
         if self.broken:
             return otherwise
         try:
             return action()
         except Exception as error:  # noqa: BLE001 -- no error of ours may end the user's training
             self.broken = True
-            self._on_error(error)
+            self._report(error)
             return otherwise
+
+    def _report(self, error: Exception) -> None:
+        try:
+            self._on_error(error)
+        except Exception as second:  # noqa: BLE001 -- nor may one of reporting it
+            sys.stderr.write(
+                f"fttui: the end of the watching could not be recorded: {type(second).__name__}: "
+                f"{second}\n"
+            )
 
 
 class ShieldedUpdates:

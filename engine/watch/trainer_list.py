@@ -32,7 +32,7 @@ _TESTED = ("SFT", "DPO", "KTO", "Reward", "SentenceTransformer")
 
 
 def trainer_lines() -> Iterator[tuple[str, str]]:
-    """Yield the name of every kind of training and what can be done with it."""
+    """Yield the name of every kind of training and what can be done with it; none without torch."""
     if find_spec("torch") is None:
         return
     yield "plain loop", _plain_loop()

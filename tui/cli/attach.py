@@ -103,6 +103,8 @@ def _at_terminal() -> bool:
 def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     """Show a run of this machine in the app until the user leaves; return the exit code.
 
+    A run that the user chooses from the list in the app is opened next.
+
     Raises:
         ConfigError: there is no terminal.
         EngineGone: the run was started on another machine, and `read_only` is false.
@@ -153,7 +155,7 @@ def _open_listed(item: RunListing, *, read_only: bool) -> int:
 def _open_remote(target: RemoteTarget, remote_cmd: str | None, *, read_only: bool) -> int:
     """Open a run of a remote host, which the user chooses if the target names none.
 
-    With neither a name nor a terminal, print the runs of the host.
+    With neither a name nor a terminal, print the runs of the host. Return the exit code.
     """
     from ..connection.remote import RemoteSession
     from ..connection.ssh.hosts import remember_host
@@ -208,6 +210,9 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
 
     The user may also type a name, which is returned as typed. Without a terminal, print the runs
     and return None.
+
+    Raises:
+        NoSuchRun: the host has no runs.
     """
     from ..connection.ssh.ssh_connection import answered_in_time
 
@@ -247,10 +252,13 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
 
 
 def _ask_which(runs: list[RunSummary], host: str) -> str:
-    """Return the path of the run whose number the user types, or a name as typed."""
+    """Return the path of the run whose number the user types, or a name as typed.
+
+    An empty answer takes the first live run of the list, or the first one if none is live.
+    """
     print_runs(runs, numbered=True)
     live = next((i for i, run in enumerate(runs, 1) if not run.state.ended), 1)
     answer = input(f"which run of {host}? [{live}] ").strip() or str(live)
-    if answer.isdigit() and 1 <= int(answer) <= len(runs):
+    if answer.isdecimal() and 1 <= int(answer) <= len(runs):
         return runs[int(answer) - 1].path
     return answer

@@ -139,6 +139,7 @@ def look_into_data(
 
     Raises:
         DataError: the data cannot be used, or a finding needs consent.
+        FttuiError: the configuration names something that does not exist, such as a template.
     """
     from .data_check.process import data_messages, print_lines
     from .data_check.text import print_record

@@ -147,7 +147,7 @@ def _require_confirmed(command: AnyCommand, now: LearningRate, *, yes: bool) -> 
     """Refuse a command that looks like a typing error, unless the user has confirmed it.
 
     Raises:
-        _Unconfirmed: It does; the text says why.
+        _Unconfirmed: It looks like one, and `yes` is false; the text says why.
     """
     why = None if yes else slip(command, now)
     if why is not None:
@@ -167,7 +167,11 @@ def _require_checkpoint(run: RunDirectory, command: Rollback) -> None:
 
 
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
-    """Return a session with the run that the words name, and the command that they hold."""
+    """Return a session with the run that the words name, and the command that they hold.
+
+    Raises:
+        FttuiError: there is no such run or command, or no engine of this user works on the run.
+    """
     words = options.words
     if words and is_remote(words[0]) and _parsed_or_none(words) is None:
         return _session_there(words, options)
@@ -215,6 +219,10 @@ def _addressed(words: list[str], root: Path) -> tuple[RunDirectory, AnyCommand]:
 
     If all words together are a command, it is for the newest live run; else the first word names
     the run. Words that could be either are read as a run if there is one of that name.
+
+    Raises:
+        ConfigError: no command is given, or it is not valid.
+        NoSuchRun: no run or several runs match.
     """
     if not words:
         raise ConfigError(f"no command given; use: fttui ctl [RUN] COMMAND; commands:\n{_table()}")

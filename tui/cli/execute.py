@@ -183,7 +183,7 @@ class StartedScript:
             name: the name of the runs; None for the default one.
 
         Raises:
-            FttuiError: the command cannot be started.
+            FttuiError: the command cannot be started, or the runs folder cannot be written.
         """
         require_runs_folder(root, writing=True)
         root.mkdir(parents=True, exist_ok=True)

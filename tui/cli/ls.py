@@ -107,7 +107,10 @@ def with_hosts(found: RemoteRuns) -> list[RunSummary]:
 
 
 def print_remote_runs(found: RemoteRuns) -> None:
-    """Print a table of the runs of all hosts that answered, or say that they have none."""
+    """Print a table of the runs of all hosts that answered, or say that they have none.
+
+    If no host has answered, nothing is printed.
+    """
     if runs := with_hosts(found):
         print_runs(runs)
     elif found.runs:

@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is an option; a minus that is followed by a digit begins a number."""
+    """Whether a word is an option: it begins with a minus that no digit follows."""
     return word.startswith("-") and not word[1:2].isdigit()
 
 
@@ -111,7 +111,8 @@ def chosen_run(options: argparse.Namespace, *, live: bool) -> RunDirectory:
     Without a name it is the newest run, or if `live` the newest live run.
 
     Raises:
-        NoSuchRun: no run or several runs match the name.
+        NoSuchRun: no run or several runs match the name, or there is no run at all.
+        ConfigError: the runs folder cannot be read.
     """
     return find_run(runs_root(options.runs_dir), options.run, live=live)
 

@@ -75,7 +75,7 @@ def in_words(state: AppState, command: AnyCommand) -> list[str]:
 
 
 def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
-    """Describe a command that discards no work."""
+    """Describe a command that discards no work; nothing for one that needs no description."""
     run = state.run
     begins = f"from step {run.step + 1:,}; this can be undone"
     match command:

@@ -62,7 +62,10 @@ def _kept_out(state: AppState) -> Sequence[str]:
 
 
 def completed(text: str, found: Sequence[str]) -> str:
-    """Return the text continued as far as all completions agree; unchanged without any."""
+    """Return the text continued as far as all completions agree; unchanged without any.
+
+    A single completion is followed by a space, unless a value has to follow its `=`.
+    """
     if not found:
         return text
     if len(found) == 1:

@@ -164,15 +164,18 @@ def quarantining(command: AnyCommand) -> list[str]:
 
 
 def read_command(text: str, state: AppState) -> ParsedInput:
-    """Parse a command as `fttui ctl` takes it, or a step number.
+    """Parse a command as `fttui ctl` takes it, or the number of a step, at most the newest one.
 
     A checkpoint or an anomaly that the run does not have is an error.
     """
     text = text.strip()
     if not text:
         return ParsedInput(needs="type a command or a step, or cancel with esc")
-    if text.replace(",", "").isdigit():
-        step = min(int(text.replace(",", "")), state.run.step)
+    typed = text.replace(",", "")
+    if typed.isascii() and typed.isdigit():
+        digits, newest = typed.lstrip("0") or "0", state.run.step
+        # The length first: Python converts no text of thousands of digits.
+        step = newest if len(digits) > len(str(newest)) else min(int(digits), newest)
         return ParsedInput(goto=step, preview=f"moves the cursor to step {step:,}")
     try:
         command = parse_command(text)
@@ -184,7 +187,10 @@ def read_command(text: str, state: AppState) -> ParsedInput:
 
 
 def _unknown(command: AnyCommand, state: AppState) -> str:
-    """Return that the run has no such checkpoint or anomaly, with those it has; else nothing."""
+    """Return that the run lacks the checkpoint or anomaly of a command, and which it has.
+
+    Empty if the run has it, or the command names none.
+    """
     match command:
         case Rollback(checkpoint=wanted):
             names, what = checkpoint_names(state), "checkpoint"

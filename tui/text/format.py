@@ -40,7 +40,12 @@ def _decimals(size: float) -> int:
 
 
 def scientific(value: float, digits: int = 2) -> str:
-    """Format a finite number as `1.00e-4`, with `digits` decimals and an unpadded exponent."""
+    """Format a number as `1.00e-4`, with `digits` decimals and an unpadded exponent.
+
+    NaN and infinity are formatted as by `number`.
+    """
+    if not math.isfinite(value):
+        return number(value)
     mantissa, _, exponent = f"{value:.{digits}e}".partition("e")
     return f"{mantissa}e{int(exponent)}"
 
@@ -148,7 +153,10 @@ def plural(amount: float, noun: str) -> str:
 
 
 def clip_to(text: str, width: int) -> str:
-    """Return a text of at most `width` characters; if it is longer, it is cut and ends with `…`."""
+    """Return a text of at most `width` characters; a longer one is cut and ends with `…`.
+
+    For a width below 1, a text is `…` alone.
+    """
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 

@@ -135,7 +135,8 @@ class HubClient:
     def replies(self) -> list[AnyHubMessage]:
         """Return the replies of the hub since the last call, without those to the bridge's pings.
 
-        The reply to the bridge's `Hello` sets `greeted`, or `refusal`, and then it is left out.
+        The `Welcome` to the bridge's `Hello` sets `greeted` and is returned; a refusal of it sets
+        `refusal` and is left out.
         """
         found = []
         for data in _drain(self._requests):

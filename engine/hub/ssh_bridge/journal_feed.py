@@ -104,7 +104,10 @@ class JournalFeed:
         self.last_seq = last_seq
 
     def next(self, limit_bytes: int) -> FeedBatch | None:
-        """Return the next records, about `limit_bytes` in total; None at the end of the journal."""
+        """Return the next records, about `limit_bytes` in total, without frames that are no record.
+
+        None at the end of the journal, and if none of the frames just read is a record.
+        """
         frames = self._reader.read(limit_bytes)
         payloads, offset = [], 0
         for start, payload in frames:

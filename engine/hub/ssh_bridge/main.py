@@ -13,7 +13,10 @@ _ADDRESS_SPACE_BYTES = 4 * 1024**3
 
 
 def serve(options: BridgeOptions) -> int:
-    """Serve a viewer over this process's standard input and output; returns the exit code."""
+    """Serve a viewer over this process's standard input and output; return the exit code.
+
+    What libraries print goes to standard error from then on.
+    """
     os.umask(0o077)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _, ceiling = resource.getrlimit(resource.RLIMIT_AS)

@@ -57,7 +57,11 @@ class _Timers:
 
 
 class BridgeSession:
-    """Sends one viewer the journal, heartbeats and previews, and answers its requests."""
+    """Sends one viewer the journal, heartbeats and previews, and answers its requests.
+
+    Raises:
+        JournalReplaced: the journal does not hold the newest record that the viewer has.
+    """
 
     def __init__(
         self, stream: FrameStream, run: RunDirectory, asked: Open, why_read_only: str
@@ -106,6 +110,7 @@ class BridgeSession:
 
         Raises:
             JournalReplaced: the journal was truncated or replaced.
+            ViewerGone: the viewer closed the stream.
         """
         self._wait()
         now = time.monotonic()

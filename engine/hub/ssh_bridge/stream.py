@@ -38,7 +38,11 @@ class FrameStream:
         self.send(FrameKind.GREETING, msgspec.json.encode(greeting))
 
     def send(self, channel: FrameKind, payload: bytes) -> None:
-        """Send a payload, as soon as the stream accepts it."""
+        """Send a payload, as soon as the stream accepts it.
+
+        Raises:
+            ViewerGone: the viewer closed the stream.
+        """
         data = frames_of(channel, payload)
         self.sent_bytes += len(data)
         self._unsent += data
@@ -64,7 +68,13 @@ class FrameStream:
             del self._unsent[:written]
 
     def drain(self, timeout_ms: int = 2_000) -> None:
-        """Write the unsent bytes, waiting up to `timeout_ms` each time the stream is full."""
+        """Write the unsent bytes, waiting up to `timeout_ms` each time the stream is full.
+
+        What the viewer does not take in that time stays unsent.
+
+        Raises:
+            ViewerGone: the viewer closed the stream.
+        """
         poller = zmq.Poller()
         poller.register(self._out, zmq.POLLOUT)
         while self._unsent and poller.poll(timeout_ms):

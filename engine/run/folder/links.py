@@ -27,6 +27,7 @@ def require_plain(folder: Path) -> None:
 
     Raises:
         UnsafeRunFolder: it contains links, pipes or devices; the text names up to three of them.
+        OSError: it cannot be read.
     """
     found = list(_others(folder, 0))
     if not found:

@@ -64,6 +64,8 @@ def compare_with_checkpoint(
 ) -> Comparison:
     """Compare the content found now with the content of a checkpoint.
 
+    If an earlier version has not recorded that content, the only notice says so.
+
     Args:
         run: The run of the checkpoint.
         manifest: The checkpoint.
@@ -93,6 +95,8 @@ def compare_with_start(
     run: RunDirectory, found: ContentIdentity, accept: frozenset[str], next_step: str
 ) -> None:
     """Compare the content found now with that of the last start of a run without a checkpoint.
+
+    Nothing is compared if no start is recorded.
 
     Raises:
         ContentChanged: A kind of content changed and the change was not accepted.

@@ -161,7 +161,7 @@ def _short(value: str) -> str:
 
 
 def parse_accepted(text: str) -> frozenset[str]:
-    """Return the kinds of content that `--accept-changed` names.
+    """Return the kinds of content that `--accept-changed` names; `all` stands for every kind.
 
     Raises:
         ConfigError: A name is no kind of content.

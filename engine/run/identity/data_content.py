@@ -73,7 +73,14 @@ def _named_sources(config: RunConfig) -> Iterator[tuple[str, str]]:
 def _source_parts(
     source: str, cache: HashCache, hub_revision: HubRevision | None
 ) -> dict[str, str]:
-    """Return the parts of one source; a single file is named without its folder."""
+    """Return the parts of one source by name, each with its hash, version or revision.
+
+    A single file is named without its folder.
+
+    Raises:
+        OSError: a file cannot be read.
+        ValueError: the revision of a hub dataset is not known.
+    """
     if source == STDLIB_PAIRS:
         return {STDLIB_PAIRS: f"Python {platform.python_version()}"}
     if is_pattern(source) and (files := files_of_pattern(source)):

@@ -56,7 +56,11 @@ class CachedHash(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cache_folder() -> Path:
-    """Return `$XDG_CACHE_HOME/fttui/hashes`, or `~/.cache/fttui/hashes` without that variable."""
+    """Return `$XDG_CACHE_HOME/fttui/hashes`, or `~/.cache/fttui/hashes` without that variable.
+
+    Raises:
+        RuntimeError: the variable is not set, and the user has no home folder.
+    """
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fttui" / "hashes"
 
@@ -76,7 +80,7 @@ class HashCache:
         """Return the sha256 of a file.
 
         In the cache of the Hugging Face Hub, where a large file is named by its sha256, the file is
-        not read.
+        not read. A file that changes while it is read is read again, at most three times in all.
 
         Raises:
             OSError: The file cannot be read.

@@ -84,7 +84,10 @@ def model_contents(config: RunConfig, cache: HashCache) -> tuple[Content, Conten
 
 
 def adapter_content(config: RunConfig, cache: HashCache) -> Content:
-    """Return the content of the adapter that a run starts from; `NO_CONTENT` if there is none."""
+    """Return the content of the adapter that a run starts from; `NO_CONTENT` if there is none.
+
+    If it cannot be read, it is returned without a hash, with the reason.
+    """
     start = config.adapter.start
     if start is None:
         return NO_CONTENT
@@ -109,14 +112,14 @@ def _read(read: Callable[[], dict[str, str]], source: str, revision: str) -> Con
 def model_folder(config: RunConfig) -> tuple[Path | None, str]:
     """Return the local folder of the model and its hub revision.
 
-    The folder is None if the model is a hub model whose weights are not in the local cache; the
-    revision is empty for a model that is not from the hub.
+    The folder is None if the model is no folder and its weights are not in the local cache of the
+    hub; the revision is empty for a model that is not from the hub.
     """
     folder = Path(config.model.id).expanduser()
     if folder.is_dir():
         return folder, ""
     snapshot = _cached(config.model.id, "config.json", config.model.revision)
-    if snapshot is None or not _loaded_weights(snapshot):
+    if snapshot is None or not _holds_weights(snapshot):
         return None, ""
     return snapshot, snapshot.name
 
@@ -133,10 +136,22 @@ def _cached(hub_id: str, file: str, revision: str | None) -> Path | None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of the base model: the weights that are loaded, configuration and code."""
+    """Return the files of the base model: the weights that are loaded, configuration and code.
+
+    Raises:
+        OSError, ValueError: the index of the weights cannot be read.
+    """
     beside = [folder / name for name in _BESIDE_WEIGHTS if (folder / name).is_file()]
     code = [file for file in folder.glob("*.py") if not file.name.startswith(_CODE_OF_TOKENIZER)]
     return sorted({*beside, *code, *_loaded_weights(folder)})
+
+
+def _holds_weights(folder: Path) -> bool:
+    """Whether a folder holds files of weights, or an index of them."""
+    return any(
+        (file.suffix in _WEIGHTS or file.name in _PREFERRED) and file.is_file()
+        for file in folder.iterdir()
+    )
 
 
 def _loaded_weights(folder: Path) -> list[Path]:
@@ -148,11 +163,18 @@ def _loaded_weights(folder: Path) -> list[Path]:
 
 
 def _shards(file: Path) -> list[Path]:
-    """Return the files that an index of weights names; none if the file is no index."""
+    """Return the files that an index of weights names; none if the file is no index.
+
+    Raises:
+        OSError, ValueError: the index cannot be read, or does not map names to files.
+    """
     if file.suffix != ".json":
         return []
-    named = parsed_settings(file)["weight_map"].values()
-    return [file.parent / name for name in sorted(set(named))]
+    index = parsed_settings(file)
+    named = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(named, dict) or not all(isinstance(one, str) for one in named.values()):
+        raise ValueError(f"{file.name} has no weight_map from names of weights to files")
+    return [file.parent / name for name in sorted(set(named.values()))]
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
@@ -183,6 +205,8 @@ def _tokenizer_parts(folder: Path, cache: HashCache) -> dict[str, str]:
 def _with_added(own: Content, config: RunConfig) -> Content:
     """Return the content of a tokenizer with the configured additional tokens as a further part.
 
+    Without such tokens, and if the hash of the tokenizer is not known, it is unchanged.
+
     It has no revision, because the same revision may be used with other added tokens.
     """
     added = config.data.special_tokens
@@ -205,6 +229,9 @@ def chat_templates(folder: Path) -> dict[str, str]:
     """Return the chat templates of a model folder by name, from all files that may hold them.
 
     As in transformers, template files take precedence over tokenizer_config.json.
+
+    Raises:
+        OSError, ValueError: one of these files cannot be read.
     """
     found = dict(_named_templates((_settings(folder) or {}).get("chat_template")))
     old = folder / "chat_template.json"
@@ -252,6 +279,7 @@ def configured_template(named: str) -> str:
 
     Raises:
         OSError: There is no such file or template, or it cannot be read.
+        ValueError: The file is not UTF-8.
     """
     if is_template_text(named):
         return named

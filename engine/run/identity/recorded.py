@@ -87,8 +87,8 @@ def _write(run: RunDirectory, content: RecordedIdentities) -> None:
 
 
 def identity_of(run: RunDirectory, manifest: Manifest) -> ContentIdentity | None:
-    """Return the identity of a checkpoint; None if it was written without one.
+    """Return the identity of a checkpoint, or of the start that wrote it; None without either.
 
-    For a checkpoint that was written before the hashes were complete, the run folder has it.
+    A checkpoint that was written before the hashes were complete has none of its own.
     """
     return manifest.identity or read_recorded(run).of_start(manifest.incarnation)

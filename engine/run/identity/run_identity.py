@@ -67,6 +67,8 @@ class RunIdentity:
     def known(self, *, wait: bool = True) -> ContentIdentity | None:
         """Return the identity; None if it is not complete yet, or cannot be found out.
 
+        Why it could not be found out or recorded is logged once.
+
         Args:
             wait: Wait for the hashes, at most the seconds that this run still has for it.
         """
@@ -87,9 +89,13 @@ class RunIdentity:
     def require_same(self, manifest: Manifest) -> None:
         """Refuse a checkpoint of other content, unless the change was accepted.
 
+        What was not compared, and accepted changes, are logged; the changes are also recorded in
+        the run folder. Nothing is compared if the hashes could not be found out.
+
         Raises:
             ContentChanged: The content differs and the change was not accepted.
             CheckpointError: The hashes are not complete yet.
+            OSError: An accepted change cannot be recorded.
         """
         found = self.known()
         if found is None and self._thread.is_alive():

@@ -57,7 +57,8 @@ class ModelCode:
 def code_of(config: RunConfig) -> ModelCode | None:
     """Return the Python code that loading the model may run; None if it runs none.
 
-    A model on this machine without Python files, whose files name no code elsewhere, runs none.
+    Without `model.trust_remote_code` a model runs none, nor does one on this machine without Python
+    files whose files name no code elsewhere.
     """
     model = config.model
     if not model.trust_remote_code or model.id.startswith(PACKAGE_PREFIX):
@@ -94,6 +95,8 @@ def record_consent(config: RunConfig) -> None:
 def require_consent(config: RunConfig, given: str, command: str) -> None:
     """Check that the user has consented to the model code that a run folder names.
 
+    A consent that is given now is stored for later.
+
     Args:
         config: the configuration in the run folder.
         given: the hash, or its first digits, to which the user consents now; may be empty.
@@ -101,6 +104,7 @@ def require_consent(config: RunConfig, given: str, command: str) -> None:
 
     Raises:
         ConfigError: the user has not consented; the text names the code and its hash.
+        OSError: the consent cannot be stored.
     """
     code = code_of(config)
     if code is None or _has_consent(code):

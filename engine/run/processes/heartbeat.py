@@ -43,7 +43,18 @@ def build_beat(
     copies: CopyList | None = None,
     damaged_bytes: int = 0,
 ) -> Beat:
-    """Build a heartbeat; `now` is Unix seconds, `last_seq` the newest record in the journal."""
+    """Build a heartbeat; of a lost run it has the end of the engine's log.
+
+    Args:
+        run: the run, whose free disk space is looked up.
+        state: its state.
+        engine: its engine process.
+        last_seq: sequence number of the newest record in the journal.
+        now: Unix seconds.
+        hub: what the hub knows.
+        copies: the copies of checkpoints known so far; None reads them anew.
+        damaged_bytes: damaged bytes of the journal that were left out.
+    """
     lost = state is RunState.LOST
     return Beat(
         time=now,

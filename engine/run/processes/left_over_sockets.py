@@ -20,6 +20,8 @@ _ANSWER_S = 0.2
 def clear_left_over(parent: Path, now: float | None = None) -> int:
     """Remove the socket folders in which no hub listens any more; return their number.
 
+    A folder younger than a minute stays, as does one that cannot be removed.
+
     Args:
         parent: the folder that holds a folder per run.
         now: Unix seconds; None for the present time.

@@ -102,6 +102,7 @@ def runtime_folder(run: RunDirectory) -> Path:
 
     Raises:
         NotOwner: another user owns the folder, it is a link, or its path is too long.
+        OSError: it cannot be created.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
     parent = Path(base) / "fttui" if base and len(base) < 60 else _fallback_parent()
@@ -132,7 +133,11 @@ def _require_private(path: Path) -> None:
 
 
 def write_mark(path: Path, mark: ProcessMark) -> None:
-    """Write an `EngineMark` or `Endpoint` to its file in a run folder."""
+    """Write an `EngineMark` or `Endpoint`, with the place of the run folder, to its file there.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     mark = msgspec.structs.replace(mark, place=_place(path))
     with OpenFolder(path.parent) as folder:
         folder.write(path.name, msgspec.json.encode(mark))
@@ -152,7 +157,10 @@ def read_engine(run: RunDirectory) -> EngineMark | None:
 
 
 def read_engine_status(run: RunDirectory) -> EngineStatus:
-    """Read the mark of the engine that last trained a run and check if its process is alive."""
+    """Read the mark of the engine that last trained a run and check if its process is alive.
+
+    Without a mark that can be read, the status is that of a run on which no engine has worked.
+    """
     mark = read_engine(run)
     if mark is None:
         return EngineStatus()

@@ -49,7 +49,10 @@ def run_name(trainer: Any) -> str:
 
 
 def task_of(trainer: Any) -> Any:
-    """Return the task of fttui that is most like that of the trainer, by its class names."""
+    """Return the task of fttui that is most like that of the trainer, by its class names.
+
+    It is `sft` if no class name shows another one.
+    """
     names = [one.__name__.lstrip("_") for one in type(trainer).__mro__]
     plain = [name.removeprefix("Unsloth") for name in names]
     return next((task for name in plain for sign, task in _TASKS if name.startswith(sign)), "sft")

@@ -5,7 +5,7 @@
 | `get_batch_samples` | `begin_step`, `fetch` | run commands; end the run |
 | `accelerator.backward` | `may_backward` | a loss that is not finite reaches every rank |
 | `training_step`, after it | `record_loss` | the loss of the step |
-| `accelerator.clip_grad_norm_` | `check_update` | set the learning rate, clip, judge the update |
+| `accelerator.clip_grad_norm_` | `check_update` | set the learning rate, clip, check the update |
 | `on_pre_optimizer_step` | `check_update` | the same for a trainer that does not clip |
 | `optimizer.step` | `may_update` | refuse the update |
 | `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
@@ -28,7 +28,7 @@ class ClosedLoop(HfLoop):
     """The methods that replace those of a trainer whose epochs cannot be left: its seams."""
 
     _judged_already = False
-    """Whether the update of the step has been judged, because the trainer clips."""
+    """Whether the update of the step has been checked, because the trainer clips."""
     _epochs = 0
     """Epochs that the trainer has begun."""
 
@@ -46,7 +46,11 @@ class ClosedLoop(HfLoop):
         return {"clip_grad_norm_": self.clip_gradients}
 
     def take_batches(self, epoch_iterator: Any, num_batches: int, *rest: Any) -> Any:
-        """Handle the boundary before a step, then return its micro-batches."""
+        """Handle the boundary before a step, then return its micro-batches.
+
+        If the run ends at the boundary there are none, and the trainer is told to stop. Once
+        watching has ended, the trainer takes them by itself.
+        """
         hooks, original = self._hooks, self.original["get_batch_samples"]
         if hooks is None or not self._shield.call(lambda: self._open_epoch(epoch_iterator), False):
             return original(epoch_iterator, num_batches, *rest)
@@ -90,7 +94,7 @@ class ClosedLoop(HfLoop):
         return self._judge(lambda limit: original(every, limit, *rest, **named), max_norm)
 
     def update_comes(self) -> None:
-        """Judge the update of a trainer that does not clip."""
+        """Check the update of a trainer that does not clip; one that clips has checked it then."""
         if self._hooks is None or self._judged_already:
             return
         original, every = self.original["clip_grad_norm_"], self._trainer.model_wrapped.parameters()

@@ -6,7 +6,7 @@
 | `training_step`, before it | `may_continue` | drop the step by leaving the epoch |
 | `accelerator.backward` | `may_backward` | conclude the step before; the loss reaches all ranks |
 | `training_step`, after it | `record_loss` | the loss of the step |
-| `_clip_grad_norm` | `check_update` | set the learning rate, clip, judge the update |
+| `_clip_grad_norm` | `check_update` | set the learning rate, clip, check the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update, on the host or on the device |
 | `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
 | `on_step_end` | `end_step` | journal the step |
@@ -56,7 +56,7 @@ class LoopEvents(Protocol):
         """Set the scheduled learning rate again, because the update is done."""
 
     def add_figures(self, tally: StepMetrics) -> None:
-        """Add figures that were logged since the last step to a step that is about to be judged."""
+        """Add figures that were logged since the last step to a step about to be checked."""
 
     def logged(self, figures: Mapping[str, Any]) -> None:
         """Report figures that the trainer has logged."""
@@ -171,7 +171,8 @@ class HfLoop:
     def _rest_of_epoch(self) -> dict[str, Any] | None:
         """Return the arguments for the rest of the epoch at the position of the tape.
 
-        The loop counts from zero in each epoch, so it is given fewer steps and micro-batches.
+        The loop counts from zero in each epoch, so it is given fewer steps and micro-batches. If
+        nothing of the epoch is left, it is ended, and the result is that of `_next_epoch`.
         """
         first, tape, trainer = self._epoch, self._tape, self._trainer
         left = first["steps_in_epoch"] - tape.consumed(tape.serving)
@@ -199,7 +200,13 @@ class HfLoop:
             self._hooks.end_step()
 
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
-        """Handle the boundary before a step, then return its micro-batches."""
+        """Handle the boundary before a step, then return its micro-batches.
+
+        If the run ends at the boundary there are none, and the trainer is told to stop.
+
+        Raises:
+            LoopLeft: a command has moved the position, so the epoch has to be entered again.
+        """
         hooks, trainer = self._hooks, self._trainer
         if hooks is None or not self._shield.call(lambda: self._open(epoch_iterator), False):
             if not self._entered_again:
@@ -244,7 +251,11 @@ class HfLoop:
         return self.original["get_batch_samples"](batches(), num_batches, device)
 
     def training_step(self, *arguments: Any, **named: Any) -> Any:
-        """Run one micro-batch, unless the step is being dropped."""
+        """Run one micro-batch and return its loss.
+
+        Raises:
+            LoopLeft: the step is being dropped.
+        """
         hooks = self._hooks
         if hooks is None:
             return self.original["training_step"](*arguments, **named)
@@ -263,13 +274,13 @@ class HfLoop:
         return loss
 
     def clip_grad_norm(self, model: Any) -> Any:
-        """Clip as the settings say, judge the update, and return the norm before clipping."""
+        """Clip as the settings say, check the update, and return the norm before clipping."""
         return self._judged(model, self.original["_clip_grad_norm"])
 
     def get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
-        """Return the gradient norm, and judge the update of a trainer that does not clip.
+        """Return the gradient norm, and check the update of a trainer that does not clip.
 
-        `grad_norm` is the norm that clipping has measured, with which the update has been judged.
+        `grad_norm` is the norm that clipping has measured, with which the update has been checked.
         """
         measure = self.original["_get_grad_norm"]
         if grad_norm is not None:
@@ -294,7 +305,7 @@ class HfLoop:
         return self._judge(clip_to, args.max_grad_norm)
 
     def _judge(self, clip: Callable[[float], Any], asked: float) -> Any:
-        """Clip as the settings say, judge the update, and return the norm as the trainer has it.
+        """Clip as the settings say, check the update, and return the norm as the trainer has it.
 
         Args:
             clip: clips to a limit and returns the norm before clipping.
@@ -332,10 +343,10 @@ class HfLoop:
             self._shield.call(lambda: events.evaluated(figures), None)
 
     def update_comes(self) -> None:
-        """Do nothing before the optimizer steps: the update has been judged with its norm."""
+        """Do nothing before the optimizer steps: the update has been checked with its norm."""
 
     def optimizer_stepped(self, *, skipped: bool) -> None:
-        """Report that the weights have changed, unless the guard or the loss scaler refused it."""
+        """Set the scheduled learning rate again, and report the update unless it was `skipped`."""
         hooks, events = self._hooks, self._events
         if events is not None:
             events.restore_lr()

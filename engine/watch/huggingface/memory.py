@@ -61,7 +61,10 @@ class HfMemory:
         )
 
     def restore(self, kept: MemoryCopy, step: int) -> None:
-        """Put a copy back, cut the log history to its length then, and set the finished steps."""
+        """Put a copy back, cut the log history to its length then, and set the finished steps.
+
+        Requests to stop the epoch or the training are withdrawn.
+        """
         trainer = self._trainer
         for owner, values in ((trainer, kept.trainer), (trainer.state, kept.state)):
             for name, value in _copied(values).items():
@@ -84,7 +87,7 @@ class HfMemory:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of nested dictionaries and lists of numbers; much faster than `deepcopy`."""
+    """Return a copy of nested dicts, lists of numbers and tensors; much faster than `deepcopy`."""
     if isinstance(value, dict):
         copied = copy.copy(value)
         for key, item in value.items():

@@ -98,7 +98,7 @@ class HfSession:
         self._trainer.restore_lr()
 
     def add_figures(self, tally: StepMetrics) -> None:
-        """Add what the trainer has logged, and the size of the tape, to the step being judged.
+        """Add what the trainer has logged, and the size of the tape, to the step being checked.
 
         Several ranks would have to log the same names, so only a single rank adds what is logged.
         """
@@ -116,7 +116,7 @@ class HfSession:
         }
 
     def evaluated(self, figures: Mapping[str, Any]) -> None:
-        """Record an evaluation that the script runs by itself."""
+        """Record an evaluation that the script runs by itself, and leave out those of fttui."""
         if self._trainer.evaluating:
             return
         self.step_loop.conclude()
@@ -133,7 +133,11 @@ class HfSession:
 
 
 def begin_session(watched: Watched) -> HfSession:
-    """Build the session of a trainer that has its optimizer and schedule; every rank calls this."""
+    """Build the session of a trainer that has its optimizer and schedule; every rank calls this.
+
+    Raises:
+        Unwatchable: rank 0 could not open a run folder.
+    """
     trainer, config, event_log = watched.trainer, watched.config, watched.event_log
     place = watched.place
     agreement = agreement_of(place.rank, place.world_size)

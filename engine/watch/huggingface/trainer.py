@@ -46,6 +46,8 @@ class HfControlledTrainer(ForeignTrainer):
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
         """Evaluate as the trainer itself does, without a trace in its state.
 
+        It is not interrupted: `interrupted` is not asked.
+
         Raises:
             EvaluationInterrupted: the evaluation of the script failed or gave no loss.
         """

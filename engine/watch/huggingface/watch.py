@@ -237,6 +237,8 @@ def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:
 def watch_trainer(trainer: Any, options: WatchOptions, *, at_once: bool = True) -> None:
     """Watch a trainer; one that cannot be watched trains as before, and a line says why.
 
+    A trainer that is watched already keeps its watch.
+
     Args:
         trainer: the trainer of the script.
         options: what the caller has chosen.

@@ -12,12 +12,12 @@ from typing import Any
 
 
 def of_lightning() -> list[Any]:
-    """Return the callbacks for trainers of `lightning.pytorch`."""
+    """Return the callbacks for trainers of `lightning.pytorch`; none unless they are asked for."""
     return _callbacks("lightning.pytorch")
 
 
 def of_pytorch_lightning() -> list[Any]:
-    """Return the callbacks for trainers of `pytorch_lightning`."""
+    """Return the callbacks for trainers of `pytorch_lightning`; none unless they are asked for."""
     return _callbacks("pytorch_lightning")
 
 

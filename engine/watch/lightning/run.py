@@ -90,7 +90,7 @@ class LightningRun(LoopRun):
         self._batches = _Handed()
         self._epoch = -1
         self._judged = self._updated = False
-        """Whether the step has been judged, and its update made, since it was begun."""
+        """Whether the step has been checked, and its update made, since it was begun."""
         own = bare(self._parts.optimizer)
         self._hooks.append(own.register_step_post_hook(self._after_update))
         self._session = self._begin(int(trainer.global_step))
@@ -128,7 +128,7 @@ class LightningRun(LoopRun):
         self.log(loss=loss.detach() * self._options.accumulate)
 
     def update_comes(self) -> None:
-        """Judge the update whose gradients are ready; remove the gradients of a refused one."""
+        """Check the update whose gradients are ready; remove the gradients of a refused one."""
         if not self._in_step:
             return
         if not self._shield.call(self._judge_with_figures, True):
@@ -153,7 +153,7 @@ class LightningRun(LoopRun):
         self._updated = True
 
     def batch_ended(self) -> None:
-        """Journal a step that has ended, and handle the boundary after it."""
+        """Journal a step whose last batch this was, and handle the boundary after it."""
         if self._in_step and self._judged:
             self._in_step = False
             self._shield.call(self._finish, None)
@@ -175,7 +175,7 @@ class LightningRun(LoopRun):
         return bool(ends and trainer.is_last_batch)
 
     def validated(self) -> None:
-        """Record the figures of a validation."""
+        """Record the figures of a validation, but not those of Lightning's sanity check."""
         if not self._lightning.sanity_checking:
             self._shield.call(self._record_validation, None)
 

@@ -139,7 +139,7 @@ class PlainRun(LoopRun):
         self._forward_passed |= model.training and torch.is_grad_enabled()
 
     def _before_update(self, *_: Any) -> None:
-        """Scale the rate, clip and judge the update; remove the gradients of a refused one."""
+        """Scale the rate, clip and check the update; remove the gradients of a refused one."""
         if self._in_step and not self._shield.call(self._judge, True):
             self._refuse_update()
 

@@ -57,7 +57,7 @@ class LoopParts:
 
 
 class LoopRun:
-    """A loop under control; one step after another is begun, judged and ended."""
+    """A loop under control; one step after another is begun, checked and ended."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class LoopRun:
         return self._in_step
 
     def _judge(self) -> bool:
-        """Scale the learning rate, clip and judge the update; False if it must not be made."""
+        """Scale the learning rate, clip and check the update; return whether it may be made."""
         step_loop = self._step_loop
         assert step_loop is not None, "a step begins with a batch"
         self._memory.move_to(self.step)

@@ -88,7 +88,11 @@ def _ours(row: KeyOutcome) -> str:
 
 
 def _with_overrides(imported: Imported, overrides: Sequence[str]) -> Imported:
-    """Return the imported configuration with the keys that `--set` gives, as K=V."""
+    """Return the imported configuration with the keys that `--set` gives, as K=V.
+
+    Raises:
+        ConfigError: a text is not of the form K=V.
+    """
     values, notes = dict(imported.values), dict(imported.notes)
     for override in overrides:
         path, value = parse_override(override)
@@ -100,7 +104,8 @@ def _require_possible(imported: Imported, options: argparse.Namespace) -> None:
     """Refuse what cannot be trained, and what would be trained differently without consent.
 
     Raises:
-        ConfigError: a key is refused, or one that changes the result is dropped.
+        ConfigError: a key is refused, one that changes the result is dropped, or model or training
+            data are not named.
     """
     if refused := imported.of("refused"):
         raise ConfigError(

@@ -84,7 +84,13 @@ def _folder_of(wanted: str, runs_dir: str | None) -> tuple[Path, str]:
 
 
 def _checkpoint(name: str, step: str | None, runs_dir: str | None) -> Path:
-    """Return the folder of a checkpoint of a run, whose files are verified."""
+    """Return the folder of a checkpoint of a run, whose files are verified.
+
+    Raises:
+        NoSuchRun: no run or several runs match the name.
+        ConfigError: the run has no adapter that can be used without its merged base model.
+        CheckpointError: there is no such checkpoint, or it is damaged.
+    """
     from fttui.engine.config.load import read_resolved
     from fttui.engine.run.checkpoint_store import CheckpointStore
 

@@ -88,7 +88,8 @@ def probe(
         kind: The kind of event that holds the measurement.
 
     Raises:
-        FttuiError: The run cannot start, for the same reasons as with `fttui run`.
+        FttuiError: The run cannot start, for the same reasons as with `fttui run`, or its engine
+            exited without recording how the run ended.
     """
     from ...connection.engine_process import new_run, start_engine
     from ..headless import follow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from msgspec.structs import replace
 from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.export.card import BaseModel, ModelCard, without_folders
-from fttui.engine.export.lineage import Lineage, lineage_of
+from fttui.engine.export.lineage import Lineage, lineage_of, read_lineage
+from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
     AnyEvent,
     CheckpointSaved,
@@ -22,6 +24,8 @@ from fttui.engine.protocol.events import (
     RolledBack,
 )
 from fttui.engine.run.checkpoint_store import Manifest
+from fttui.engine.run.journal import MAGIC, frame
+from fttui.engine.run.run_dir import RunDirectory
 
 MANIFEST = Manifest(
     name="step-000006-t2", step=6, timeline=2, time=0.0, world_size=1, incarnation=1, files={}
@@ -130,6 +134,14 @@ def test_the_card_gives_no_folder_away() -> None:
     assert "/home/me" not in card()
     assert "| trained on | train.jsonl |" in card()
     assert "| evaluated on | org/set |" in card()
+
+
+def test_frames_that_are_no_records_are_left_out(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    record = Record(seq=1, time=0.0, step=3, timeline=1, event=NoteAdded(text="kept"))
+    run.journal.write_bytes(MAGIC + frame(b"no record") + frame(encode(record)))
+    (step,) = read_lineage(run, MANIFEST).interventions
+    assert (step.step, step.what) == (3, "note kept")
 
 
 def test_license_and_base_are_named_where_they_are_known() -> None:

@@ -18,6 +18,7 @@ from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.watch import script_run
 from fttui.engine.watch.script_run import ScriptRun
+from fttui.engine.watch.shield import Shield
 
 CONFIG = msgspec.convert(
     {"name": "mine", "model": {"id": "m"}, "data": {"train": "d"}, "train": {"steps": 9}}, RunConfig
@@ -37,6 +38,26 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptRu
 def journal(run: ScriptRun) -> list[AnyEvent]:
     records = [decode_record(payload) for payload in FrameReader(run.run.journal)]
     return [record.event for record in records if record is not None]
+
+
+def test_an_error_of_fttui_ends_the_run_also_if_its_details_cannot_be_written(opened, capsys):
+    shutil.rmtree(opened.run.logs)
+    opened.run.logs.write_text("in the way")
+    script_run.abandon(opened, ValueError("ours"))
+    assert "training goes on unwatched, its details cannot be written" in capsys.readouterr().err
+    ended = journal(opened)[-1]
+    assert isinstance(ended, RunEnded)
+    assert (ended.state, "ours" in ended.error) == (RunState.FAILED, True)
+
+
+def test_an_error_while_the_end_of_the_watching_is_recorded_stays_with_us(capsys) -> None:
+    def refuse(error: Exception) -> None:
+        raise OSError("no space left")
+
+    shield = Shield(refuse)
+    assert shield.call(lambda: 1 // 0, 7) == 7
+    assert shield.broken
+    assert "could not be recorded: OSError: no space left" in capsys.readouterr().err
 
 
 def accept(run: ScriptRun, *texts: str) -> None:

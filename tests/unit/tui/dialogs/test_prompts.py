@@ -4,7 +4,15 @@ import pytest
 
 from fttui.engine.protocol.commands import ResetLr, RunSteps, ScaleLr, SetClip, SetLr, SkipBatches
 from fttui.engine.protocol.settings import RunSettings
-from fttui.tui.dialogs.prompts import percentile, read_clip, read_count, read_lr, read_text
+from fttui.tui.dialogs.prompts import (
+    percentile,
+    read_clip,
+    read_command,
+    read_count,
+    read_lr,
+    read_text,
+)
+from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
 from tests.support.session_double import Script
@@ -54,6 +62,20 @@ def test_a_bare_factor_is_not_taken_for_a_learning_rate(run: RunView) -> None:
 def test_an_empty_prompt_says_what_is_in_force(run: RunView) -> None:
     assert read_lr("", run).preview.startswith("now: ")
     assert read_clip("", run).preview.startswith("now: 1.000")
+
+
+@pytest.mark.parametrize(
+    ("text", "step"), [("7", 7), ("1,00", 100), ("0012", 12), ("0", 0), ("9" * 5000, 200)]
+)
+def test_a_number_is_a_step_of_the_run(run: RunView, text: str, step: int) -> None:
+    assert read_command(text, AppState(run=run)).goto == step
+
+
+@pytest.mark.parametrize("text", ["²", "٣", ",", "'"])
+def test_what_only_looks_like_a_number_is_an_error(run: RunView, text: str) -> None:
+    asked = read_command(text, AppState(run=run))
+    assert (asked.goto, asked.command) == (None, None)
+    assert asked.error
 
 
 def test_clip_forms(run: RunView) -> None:

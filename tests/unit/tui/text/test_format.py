@@ -46,6 +46,7 @@ def test_sizes() -> None:
 def test_learning_rates_and_counts() -> None:
     assert fmt.learning_rate(1e-4) == "1.00e-4"
     assert fmt.learning_rate(0.0) == "0"
+    assert (fmt.learning_rate(math.nan), fmt.learning_rate(math.inf)) == ("NaN", "∞")
     assert fmt.count(1240) == "1,240"
     assert fmt.short_count(134_515_008) == "134.5M"
     assert fmt.percent(0.248) == "24.8 %"

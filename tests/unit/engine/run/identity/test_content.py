@@ -77,6 +77,14 @@ def template_in_config(home: Path) -> None:
     (home / "model/tokenizer_config.json").write_text(json.dumps(settings))
 
 
+@pytest.mark.parametrize("index", ["{}", "[]", '{"weight_map": ["a"]}', '{"weight_map": {"a": 1}}'])
+def test_an_index_that_names_no_files_is_a_reason_in_place_of_a_hash(home: Path, index) -> None:
+    (home / "model/model.safetensors.index.json").write_text(index)
+    found = identity(home).base
+    assert not found.hash
+    assert "model.safetensors.index.json has no weight_map" in found.unknown
+
+
 CHANGES: dict[str, tuple[Callable[[Path], object], str, str]] = {
     "weights": (write("model/model-2.safetensors", "secone"), "base", "model-2.safetensors was"),
     "sizes": (write("model/config.json", "{}"), "base", "config.json was"),
