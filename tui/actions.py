@@ -232,6 +232,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.help", "question_mark", "help", "show all keys", APP, footer=20),
     Action("app.commands", "ctrl+p", "palette",
            "find an action by name in the command palette", APP, footer=21),
+    Action("app.theme", "ctrl+t", "theme",
+           "choose another theme; it is kept for the next time", APP),
     Action("app.back", "escape", "back", "close what is open, or go to the dashboard", APP),
     Action("app.detach", "q", "detach", "leave the app; training continues", APP, footer=22),
 )  # fmt: skip

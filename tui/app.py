@@ -19,6 +19,7 @@ from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
+from textual.theme import Theme, ThemeProvider
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
@@ -29,7 +30,7 @@ from .app_base import AppBase
 from .connection.run_list import RunListing
 from .messages import DeliveriesWaiting, ListeningEnded, TextLineResized
 from .palette import ActionCommands
-from .preferences import Preferences, note_seen, user_preferences
+from .preferences import Preferences, keep_theme, note_seen, user_preferences
 from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
 from .screens.handlers.background import load_config
@@ -38,7 +39,7 @@ from .screens.modals.welcome import WelcomeScreen
 from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
-from .styles.themes import THEMES, with_derived
+from .styles.themes import LEFT_OUT, THEMES, with_derived
 from .terminal_driver import TerminalDriver
 from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
@@ -113,6 +114,8 @@ class FttuiApp(AppBase):
         self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
+        for name in LEFT_OUT:
+            self.unregister_theme(name)
         self.theme = self.preferences.theme
         self.stylesheet.set_variables(self.get_css_variables())
         self._restyled = False
@@ -137,6 +140,7 @@ class FttuiApp(AppBase):
         for number in (signal.SIGHUP, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self.exit, 128 + number)
         self.set_keymap(dict(self.preferences.keys))
+        self.theme_changed_signal.subscribe(self, self._keep_theme)
         for fault in self.preferences.faults:
             self.tell(fault, title="preferences")
         if self.preferences.first_time:
@@ -306,6 +310,24 @@ class FttuiApp(AppBase):
         """Open the command palette, unless it is open."""
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
+
+    def choose_theme(self) -> None:
+        """Open the list of themes; the one that the user chooses is kept in the user's file."""
+        if not isinstance(self.screen, Palette):
+            chosen = Palette(providers=[ThemeProvider], placeholder="Search for themes…")
+            self.push_screen(chosen)
+
+    def _keep_theme(self, theme: Theme) -> None:
+        """Keep a theme that differs from the preferred one, or tell why it is not kept."""
+        if theme.name == self.preferences.theme:
+            return
+        self.preferences = replace(self.preferences, theme=theme.name)
+        file = self.preferences.file
+        try:
+            if file is not None:
+                keep_theme(file, theme.name)
+        except (OSError, ValueError) as error:
+            self.tell(f"the theme is not kept for the next time; {file}: {error}")
 
     def open_run(self, item: RunListing) -> None:
         """Exit, so that the command line opens another run; for this run, go to the dashboard."""

@@ -79,6 +79,10 @@ class AppBase(App[int]):
         """
         raise NotImplementedError
 
+    def choose_theme(self) -> None:
+        """Open the list of themes; the one that the user chooses is kept in the user's file."""
+        raise NotImplementedError
+
     def open_run(self, item: RunListing) -> None:
         """Exit, so that the command line opens another run; for this run, go to the dashboard."""
         raise NotImplementedError

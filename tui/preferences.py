@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import locale
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from pathlib import Path
 
 from fttui.engine.run.known_runs import state_folder
 
 from .actions import key_faults, textual_key
+from .styles.themes import DARK, SHORT_NAMES, SIXTEEN, names, theme_named
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,11 @@ class Preferences:
     ascii: bool = False
     """Whether to draw with ASCII only, for terminals without UTF-8."""
     theme: str = "fttui-dark"
+    """Name of the theme, one of `fttui.tui.styles.themes.names()`."""
+    theme_forced: bool = False
+    """Whether the environment sets the theme, so that the user's file does not."""
+    file: Path | None = None
+    """The user's file, in which a theme chosen in the app is kept; None keeps it nowhere."""
     redraw_s: float = 0.15
     """Seconds between two looks whether new records need a redraw."""
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -36,27 +44,29 @@ def read_preferences(environ: Mapping[str, str], encoding: str) -> Preferences:
     """Read the preferences from the environment and the terminal's encoding.
 
     `FTTUI_ASCII=1` forces ASCII and `0` forbids it; unset, ASCII is used if the encoding is not
-    UTF-8, the locale is C or POSIX, or TERM is `linux`. `FTTUI_THEME=light|dark` sets the theme; a
-    terminal with fewer than 256 colours gets the theme of sixteen. Textual itself reads `NO_COLOR`
-    and `TEXTUAL_FPS`.
+    UTF-8, the locale is C or POSIX, or TERM is `linux`. `FTTUI_THEME` sets the theme and comes
+    before the user's file; a terminal with fewer than 256 colours gets the theme of sixteen.
+    Textual itself reads `NO_COLOR` and `TEXTUAL_FPS`.
     """
     utf8 = encoding.lower().replace("-", "") in {"utf8", "utf"}
     bare = environ.get("TERM") == "linux" or _plain_locale(environ)
     wanted = environ.get("FTTUI_ASCII", "")
-    theme = environ.get("FTTUI_THEME") or "dark"
+    theme = environ.get("FTTUI_THEME") or DARK.name
+    known = theme_named(theme)
     return Preferences(
         ascii=wanted != "0" if wanted else bare or not utf8,
-        theme="fttui-16" if _sixteen_colours(environ) else _THEMES.get(theme, "fttui-dark"),
+        theme=SIXTEEN.name if _sixteen_colours(environ) else known or DARK.name,
+        theme_forced=bool(environ.get("FTTUI_THEME")) and known is not None,
         faults=tuple(_theme_faults("FTTUI_THEME", theme)),
     )
 
 
-_THEMES = {"dark": "fttui-dark", "light": "fttui-light"}
-
-
 def _theme_faults(name: str, given: object) -> list[str]:
-    known = " or ".join(_THEMES)
-    return [] if given in _THEMES else [f"{name}: got {given!r}, expected {known}"]
+    if theme_named(given) is not None:
+        return []
+    similar = get_close_matches(str(given), [*SHORT_NAMES, *names()], 1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
+    return [f"{name}: got {given!r}, expected dark, light or one of {', '.join(names())}{hint}"]
 
 
 def _plain_locale(environ: Mapping[str, str]) -> bool:
@@ -102,8 +112,37 @@ def with_file(preferences: Preferences, file: Path) -> Preferences:
         preferences,
         keys={} if found or keys is None else keys,
         faults=(*preferences.faults, *(f"{file}: {fault}" for fault in found)),
-        theme=_THEMES.get(str(tree.get("theme")), preferences.theme),
+        theme=preferences.theme
+        if preferences.theme_forced
+        else theme_named(tree.get("theme")) or preferences.theme,
     )
+
+
+_THEME_LINE = re.compile(r"^theme[ \t]*=.*$", re.MULTILINE)
+_FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
+
+
+def keep_theme(file: Path, name: str) -> None:
+    """Write the name of a theme into the user's file, and leave the rest of the file as it is.
+
+    Raises:
+        OSError: the file cannot be written.
+        ValueError: the file is no valid TOML or no UTF-8, so it is left as it is.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+        tomllib.loads(text)
+    except FileNotFoundError:
+        text = ""
+    line = f'theme = "{name}"'
+    table = _FIRST_TABLE.search(text)
+    top, rest = (text[: table.start()], text[table.start() :]) if table else (text, "")
+    known = _THEME_LINE.search(top) is not None
+    top = _THEME_LINE.sub(line, top, count=1) if known else f"{line}\n{top}"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    written = file.with_name(f"{file.name}.new")
+    written.write_text(top + rest, encoding="utf-8")
+    written.replace(file)
 
 
 def _keys(given: object) -> dict[str, str] | None:
@@ -124,7 +163,8 @@ def user_preferences() -> Preferences:
     """Read the preferences of this process's user from the environment and the user's file."""
     preferences = read_preferences(os.environ, locale.getpreferredencoding(False))
     try:
-        preferences = with_file(preferences, config_file(os.environ))
+        file = config_file(os.environ)
+        preferences = replace(with_file(preferences, file), file=file)
         return replace(preferences, first_time=not seen_file().exists())
     except (OSError, RuntimeError):  # the user has no home folder
         return preferences

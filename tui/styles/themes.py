@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from textual.theme import Theme
+from textual.theme import BUILTIN_THEMES, Theme
 
 from .colours import derived
 
@@ -63,6 +63,20 @@ OWN_COLOURS = SIXTEEN.name
 """The theme whose colours are never mixed."""
 LEFT_OUT = ("ansi-dark", "ansi-light")
 """Themes of the toolkit whose colours only the terminal knows; `SIXTEEN` is for such terminals."""
+
+
+SHORT_NAMES = {"dark": DARK.name, "light": LIGHT.name}
+
+
+def names() -> list[str]:
+    """Return the names of all themes, in alphabetical order."""
+    return sorted({*BUILTIN_THEMES, *(theme.name for theme in THEMES)} - {*LEFT_OUT})
+
+
+def theme_named(given: object) -> str | None:
+    """Return the name of the theme that the user gave, or gave a short name of; None if unknown."""
+    name = SHORT_NAMES.get(str(given), given)
+    return name if isinstance(name, str) and name in names() else None
 
 
 def with_derived(theme: Theme, variables: Mapping[str, str]) -> dict[str, str]:

@@ -125,4 +125,5 @@ VIEW_HANDLERS: dict[str, Handler] = {
     "view.down": _on_plots(lambda screen: screen.choose(1)),
     "view.maximise": _on_plots(lambda screen: screen.toggle_maximised()),
     "list.filter": _filter,
+    "app.theme": lambda app: app.choose_theme(),
 }  # fmt: skip

@@ -22,7 +22,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary
 from fttui.tui.actions import ACTIONS, why_not
 from fttui.tui.app import FttuiApp
-from fttui.tui.preferences import Preferences, read_preferences, with_file
+from fttui.tui.preferences import Preferences, keep_theme, read_preferences, with_file
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.modal import Palette
@@ -251,8 +251,8 @@ def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ('theme = "solarized"', "theme: got 'solarized', expected dark or light"),
-        ("theme = 5", "theme: got 5, expected dark or light"),
+        ('theme = "solarized"', "theme: got 'solarized', expected dark, light or one of atom-one"),
+        ("theme = 5", "theme: got 5, expected dark, light or one of atom-one"),
         ('keys = "p"', "keys: expected a table [keys]"),
         ("dark = true", "unknown key 'dark', expected theme or a table [keys]"),
     ],
@@ -268,9 +268,62 @@ def test_no_setting_of_the_own_file_is_ignored_silently(tmp_path, text: str, fau
 def test_an_unknown_theme_of_the_environment_is_told(tmp_path) -> None:
     read = read_preferences({"FTTUI_THEME": "blue", "COLORTERM": "truecolor"}, "UTF-8")
     assert read.theme == "fttui-dark"
-    assert read.faults == ("FTTUI_THEME: got 'blue', expected dark or light",)
+    (fault,) = read.faults
+    assert fault.startswith("FTTUI_THEME: got 'blue', expected dark, light or one of atom-one-dark")
     (tmp_path / "app.toml").write_text('theme = "light"')
     assert with_file(read, tmp_path / "app.toml").faults == read.faults
+    assert with_file(read, tmp_path / "app.toml").theme == "fttui-light"
+    forced = read_preferences({"FTTUI_THEME": "nord"}, "UTF-8")
+    assert with_file(forced, tmp_path / "app.toml").theme == "nord"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (None, 'theme = "nord"\n'),
+        ("", 'theme = "nord"\n'),
+        ("# mine\ntheme = 'light'  # bright\n", '# mine\ntheme = "nord"\n'),
+        ('[keys]\n"run.pause" = "b"\n', 'theme = "nord"\n[keys]\n"run.pause" = "b"\n'),
+        ('[keys]\n"theme" = "b"\n', 'theme = "nord"\n[keys]\n"theme" = "b"\n'),
+    ],
+)
+def test_a_chosen_theme_is_written_and_the_rest_of_the_file_stays(tmp_path, before, after) -> None:
+    file = tmp_path / "fttui" / "app.toml"
+    if before is not None:
+        file.parent.mkdir()
+        file.write_text(before)
+    keep_theme(file, "nord")
+    assert file.read_text() == after
+
+
+def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path) -> None:
+    file = tmp_path / "app.toml"
+    file.write_text("theme = [")
+    with pytest.raises(ValueError, match=r"line 1, column"):
+        keep_theme(file, "nord")
+    assert file.read_text() == "theme = ["
+
+
+async def test_a_theme_chosen_in_the_app_is_kept(tmp_path) -> None:
+    preferences = Preferences(file=tmp_path / "app.toml")
+    async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: isinstance(app.screen, Palette))
+        await pilot.press(*"gruvbox")
+        await until(pilot, lambda: "gruvbox" in text_of(app))
+        await pilot.pause(0.3)
+        await pilot.press("enter")
+        await until(pilot, lambda: app.theme == "gruvbox")
+        await until(pilot, lambda: (tmp_path / "app.toml").exists())
+    assert (tmp_path / "app.toml").read_text() == 'theme = "gruvbox"\n'
+
+
+async def test_a_theme_that_cannot_be_kept_is_used_and_said(tmp_path) -> None:
+    (tmp_path / "app.toml").write_text("theme = [")
+    preferences = Preferences(file=tmp_path / "app.toml")
+    async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
+        app.theme = "nord"
+        await until(pilot, lambda: "the theme is not kept" in told(app))
 
 
 async def test_own_keys_work_and_are_shown_everywhere() -> None:
