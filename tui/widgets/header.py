@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 from textual.content import Content
 
 from ..text import format as fmt
@@ -13,6 +16,15 @@ ONE_LINE = 118
 """Least number of columns for a header of one line."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of the header."""
+
+    content: Content
+    rank: int = 0
+    """Without room for all parts, those of the highest rank go first; 0 always stays."""
+
+
 class RunHeader(TextLine):
     """Shows the header in one line, or in two lines in narrow terminals."""
 
@@ -21,45 +33,76 @@ class RunHeader(TextLine):
         width = max(20, self.app.size.width - 2)
         if width >= ONE_LINE - 2:
             right = Content("  ").join([link_text(state, now), control_text(state)])
-            room = width - right.cell_length - 2 - _name(state).cell_length - 3
-            left = Content("   ").join([_name(state), _fitting(state, room)])
+            left = fitting(
+                [*name_parts(state), *progress_parts(state, now)], width - right.cell_length - 2
+            )
             self.put(spread(left, right, width))
-        else:
-            top = spread(_name(state), link_text(state, now), width)
-            right = control_text(state)
-            left = _fitting(state, width - right.cell_length - 2)
-            self.put(lines(top, spread(left, right, width)))
+            return
+        link, control = link_text(state, now), control_text(state)
+        above = fitting([*name_parts(state), *_best(state)], width - link.cell_length - 2)
+        progress = [part for part in progress_parts(state, now) if part not in _best(state)]
+        below = fitting(progress, width - control.cell_length - 2)
+        self.put(lines(spread(above, link, width), spread(below, control, width)))
 
 
-def _name(state: AppState) -> Content:
-    pieces: list[Piece] = [("fttui  ", DIM), (state.name, BOLD)]
+def fitting(parts: Sequence[Part], room: int) -> Content:
+    """Return the parts in their order, without those for which there is no room."""
+    left = list(parts)
+    while True:
+        text = Content("  ").join([part.content for part in left])
+        last = max(left, key=lambda part: part.rank, default=None)
+        if text.cell_length <= room or last is None or last.rank == 0:
+            return text
+        left.remove(last)
+
+
+def name_parts(state: AppState) -> list[Part]:
+    """Return the name of the run and its timeline, its task and its model."""
+    pieces: list[Piece] = [(state.name, BOLD)]
     if state.run.timeline > 1:
         pieces.append((f" ▸ timeline {state.run.timeline}", DIM))
-    return assemble(*pieces)
+    parts = [Part(assemble(*pieces))]
+    started = state.run.started
+    if started is not None:
+        model = started.model.rstrip("/").rpartition("/")[2]
+        parts.append(Part(assemble((" · ".join(filter(None, (started.task, model))), DIM)), 5))
+    return parts
 
 
-def _fitting(state: AppState, room: int) -> Content:
-    """Return the progress, without the epoch if it would not fit."""
-    full = _progress(state, brief=False)
-    return full if full.cell_length <= room else _progress(state, brief=True)
+def _best(state: AppState) -> list[Part]:
+    best = state.run.best_eval_loss
+    if best is None:
+        return []
+    return [Part(assemble((f"best eval {fmt.number(best)}", "$plot-eval")), 3)]
 
 
-def _progress(state: AppState, *, brief: bool) -> Content:
+def progress_parts(state: AppState, now: float) -> list[Part]:
+    """Return state, steps, epoch, times and the best evaluation as of `now` (Unix seconds)."""
     run = state.run
     now_is = assemble(("◌ CONNECTING", DIM)) if state.connecting else state_text(state.state)
-    pieces: list[Piece | Content] = [now_is]
+    parts = [Part(now_is)]
     if run.total_steps:
         total = fmt.count(run.total_steps)
         step = fmt.count(run.step).rjust(len(total))
-        pieces.append((f"  {step} / {total}", BOLD))
-        pieces.append(f" {fmt.percent(run.step / run.total_steps):>7}")
-    if run.last and not brief:
-        pieces.append(f"  epoch {run.last.epoch:.2f}")
-    if run.last and not state.state.ended and run.step < run.total_steps:
-        pieces.append(f"  ETA {fmt.duration(run.eta_s)}")
-    elif run.started_at and run.time and state.state.ended:
-        pieces.append((f"  after {fmt.duration(run.time - run.started_at)}", DIM))
-    return assemble(*pieces)
+        share = f" {fmt.percent(run.step / run.total_steps):>6}"
+        parts.append(Part(assemble((f"{step} / {total}", BOLD), share)))
+    if run.last:
+        parts.append(Part(assemble(f"epoch {run.last.epoch:.2f}"), 6))
+    return [*parts, *_times(state, now), *_best(state)]
+
+
+def _times(state: AppState, now: float) -> list[Part]:
+    """Return how long the run has taken, and while it trains, how long it will take."""
+    run = state.run
+    if not run.started_at or not run.time:
+        return []
+    if state.state.ended:
+        return [Part(assemble((f"after {fmt.duration(run.time - run.started_at)}", DIM)))]
+    elapsed = now + state.link.clock_offset_s - run.started_at
+    parts = [Part(assemble((f"elapsed {fmt.duration(elapsed)}", DIM)), 4)]
+    if run.last and not state.state.held and run.step < run.total_steps:
+        parts.append(Part(assemble(f"ETA {fmt.duration(run.eta_s)}")))
+    return parts
 
 
 def link_text(state: AppState, now: float) -> Content:

@@ -299,7 +299,7 @@ def test_a_chosen_theme_is_written_and_the_rest_of_the_file_stays(tmp_path, befo
 def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path) -> None:
     file = tmp_path / "app.toml"
     file.write_text("theme = [")
-    with pytest.raises(ValueError, match=r"line 1, column"):
+    with pytest.raises(ValueError, match="end of document"):
         keep_theme(file, "nord")
     assert file.read_text() == "theme = ["
 
@@ -521,10 +521,10 @@ async def test_a_list_offers_only_keys_that_do_something_now(make, offered) -> N
 @pytest.mark.parametrize(
     ("size", "row", "who"), [((80, 24), 1, "a-colleague@workstation"), ((120, 40), 0, "bob@lab")]
 )
-async def test_a_narrow_header_drops_the_epoch_before_it_cuts_a_number(size, row, who) -> None:
+async def test_a_narrow_header_drops_a_part_before_it_cuts_a_number(size, row, who) -> None:
     session = FakeSession(eventful())
     async with driven(session, size=size) as (app, pilot):
-        assert "epoch" in text_of(app)
+        assert "elapsed" in text_of(app)
         session.controller = None
         session.beat()
         await until(pilot, lambda: "nobody controls" in text_of(app))

@@ -1,0 +1,66 @@
+"""What the header says of a run, and what it leaves out where there is no room."""
+
+from __future__ import annotations
+
+import pytest
+
+from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.states import RunState
+from fttui.tui.view_model.app_state import AppState, fold
+from fttui.tui.view_model.connection_port import Link, LinkChanged, RecordsArrived
+from fttui.tui.widgets.header import Part, fitting, name_parts, progress_parts
+from tests.support.session_double import Script, finished, undone
+
+
+def _state(script: Script) -> AppState:
+    return fold(AppState(), [RecordsArrived(script.records), LinkChanged(Link.LIVE)], script.now)
+
+
+def _text(parts: list[Part], room: int = 400) -> str:
+    return fitting(parts, room).plain
+
+
+def test_the_run_is_named_with_its_task_and_its_model() -> None:
+    named = _text(name_parts(_state(undone())))
+    assert named == "smollm2-pairs ▸ timeline 2  contrastive · SmolLM2-135M-Instruct"
+
+
+def test_elapsed_time_counts_on_between_steps_and_the_best_evaluation_is_live() -> None:
+    script = undone()
+    text = _text(progress_parts(_state(script), script.now + 60))
+    took = script.now + 60 - script.records[0].time
+    assert f"elapsed {took // 60:.0f} m {took % 60:.0f} s" in text
+    assert text.endswith("best eval 2.600")
+
+
+@pytest.mark.parametrize(
+    ("state", "shown"),
+    [
+        (RunState.RUNNING, True), (RunState.EVALUATING, True), (RunState.PAUSED, False),
+        (RunState.HALTED, False),
+    ],
+)  # fmt: skip
+def test_a_run_that_holds_has_no_time_of_arrival(state: RunState, shown: bool) -> None:
+    script = undone().add(StateChanged(state=state))
+    assert ("ETA" in _text(progress_parts(_state(script), script.now))) is shown
+
+
+def test_an_ended_run_says_how_long_it_took() -> None:
+    script = finished()
+    text = _text(progress_parts(_state(script), script.now + 3600))
+    assert "after 24 m" in text
+    assert "elapsed" not in text
+
+
+def test_parts_go_in_the_order_of_their_rank_and_none_is_cut() -> None:
+    parts = progress_parts(_state(undone()), 0.0)
+    words = ("epoch", "elapsed", "best eval", "ETA")
+    kept = []
+    for room in range(140, 20, -1):
+        text = _text(parts, room)
+        kept.append(tuple(word for word in words if word in text))
+    seen = list(dict.fromkeys(kept))
+    assert seen == [
+        ("epoch", "elapsed", "best eval", "ETA"), ("elapsed", "best eval", "ETA"),
+        ("best eval", "ETA"), ("ETA",),
+    ]  # fmt: skip
