@@ -353,7 +353,10 @@ def refusal(spec: CommandSpec, state: AppState) -> str | None:
 
 
 def _why_impossible(spec: CommandSpec, state: AppState) -> str | None:
-    """Return why the trainer cannot carry out a command; None if it can, or has not started."""
+    """Return why the trainer cannot carry out a command.
+
+    None if it can, and before the run has reported its start.
+    """
     started = state.run.started
     reason = started.refused.get(spec.verb) if started else None
     return None if reason is None else f"not possible in this run: {reason}"

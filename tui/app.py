@@ -134,7 +134,10 @@ class FttuiApp(AppBase):
         return self.preferences.ascii
 
     def on_mount(self) -> None:
-        """Start listening to the session and redrawing."""
+        """Start listening to the session and redrawing, and read the configuration of the run.
+
+        Faults of the preferences are shown, and at the first start the welcome dialog.
+        """
         # A Textual worker would be cancelled before the session can close its connection.
         self._listening = asyncio.create_task(self.listen())
         for number in (signal.SIGHUP, signal.SIGTERM):

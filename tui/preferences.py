@@ -83,7 +83,11 @@ def _sixteen_colours(environ: Mapping[str, str]) -> bool:
 
 
 def config_file(environ: Mapping[str, str]) -> Path:
-    """Return `$XDG_CONFIG_HOME/fttui/app.toml`, by default `~/.config/fttui/app.toml`."""
+    """Return `$XDG_CONFIG_HOME/fttui/app.toml`, by default `~/.config/fttui/app.toml`.
+
+    Raises:
+        RuntimeError: the variable is not set, and the user has no home folder.
+    """
     base = environ.get("XDG_CONFIG_HOME")
     return (Path(base) if base else Path.home() / ".config") / "fttui" / "app.toml"
 
@@ -171,7 +175,11 @@ def user_preferences() -> Preferences:
 
 
 def seen_file() -> Path:
-    """Return the file that exists once the app has been opened on this machine."""
+    """Return the file that exists once the app has been opened on this machine.
+
+    Raises:
+        RuntimeError: the user has no home folder.
+    """
     return state_folder() / "seen"
 
 

@@ -17,6 +17,10 @@ _VISION = "AutoModelForImageTextToText"
 """Classes of transformers that load a model."""
 QUARANTINE = "quarantine.txt"
 """File beside the card with the ids of the samples in quarantine when the weights were saved."""
+_HEAD_IN_NF4 = (
+    "The language-model head was in NF4 during training; here it is not quantized, so logits "
+    "differ slightly from those of the run."
+)
 _COUNTS = ("records", "dropped", "cut to", "packed", "sha256", "tokens per record")
 """Words with which the names of facts about the data begin or end."""
 
@@ -187,6 +191,15 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
         yield f'    load_in_4bit=True, bnb_4bit_quant_type="{model.quantize}",'
         yield f"    bnb_4bit_use_double_quant={model.double_quant},"
     yield ")"
+
+
+def head_notes(config: RunConfig) -> list[str]:
+    """Return the note for a card that the head was quantized in training; none if it was not.
+
+    There is none for an embedding model either, which has no use for the head.
+    """
+    quantized = config.train.memory == "lean" and config.task != "contrastive"
+    return [_HEAD_IN_NF4] if quantized else []
 
 
 def shown_start(start: str | None) -> str:

@@ -29,7 +29,7 @@ from ..model.quantization import form_of
 from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
 from ..run.identity.model_content import model_folder
-from .card import QUARANTINE, BaseModel, ModelCard, shown_start, without_folders
+from .card import QUARANTINE, BaseModel, ModelCard, head_notes, shown_start, without_folders
 from .checkpoint import SETTINGS, WEIGHTS, TrainedFiles
 from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
@@ -51,10 +51,6 @@ _PROCESSOR_FILES = (
     "preprocessor_config.json",
     "processor_config.json",
     "video_preprocessor_config.json",
-)
-_HEAD_IN_NF4 = (
-    "The language-model head was in NF4 during training; here it is not quantized, so logits "
-    "differ slightly from those of the run."
 )
 
 
@@ -78,7 +74,7 @@ def write_merged(
     merged.config.use_cache = True
     progress("writing", 0, 1)
     merged.save_pretrained(str(folder))
-    notes = [_HEAD_IN_NF4] if config.train.memory == "lean" else []
+    notes = head_notes(config)
     if config.task == "contrastive":
         notes += embedding_notes(loaded.tokenizer, config)
         end_with_eos(loaded.tokenizer, config.data.max_length)

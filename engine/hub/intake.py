@@ -247,7 +247,10 @@ def _changes_settings(entry: ControlEntry) -> bool:
 
 
 def _why_unrecorded(message: SubmitCommand, disk_free_bytes: int | None) -> str | None:
-    """Return why the engine could not record what a command does; a stop is obeyed anyway."""
+    """Return why the engine could not record what a command does; None if it can, and for a stop.
+
+    A stop is obeyed even if it cannot be recorded.
+    """
     if isinstance(message.command, Stop):
         return None
     if disk_free_bytes is None or disk_free_bytes >= _LEAST_FREE_BYTES:

@@ -94,6 +94,9 @@ class FrameReader:
     """Reads a frame file from an offset on, and later the frames appended since.
 
     `offset` is the end of the last whole frame read; an incomplete frame is read again next time.
+
+    Raises:
+        OSError: the methods raise it if the file is there but cannot be read, or is a link.
     """
 
     def __init__(self, path: Path, offset: int = 0) -> None:

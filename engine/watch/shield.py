@@ -60,5 +60,8 @@ class ShieldedUpdates:
         return self._shield.call(self._hooks.may_update, True)
 
     def gated(self) -> AbstractContextManager[None]:
-        """Return a context in which the device itself can refuse the optimizer step."""
+        """Return a context in which the device itself can refuse the optimizer step.
+
+        Once watching has ended, the context does nothing.
+        """
         return self._shield.call(self._hooks.gated, nullcontext())

@@ -143,7 +143,7 @@ def require_here(run: RunDirectory) -> None:
 
 
 def _open_listed(item: RunListing, *, read_only: bool) -> int:
-    """Open the run that the user chose from the list in the app."""
+    """Open the run that the user chose from the list in the app; return the exit code."""
     from ..connection.ssh.remote_host import parse_target
 
     if not item.host:
@@ -184,6 +184,9 @@ async def _connect(session: RemoteSession, host: RemoteHost, target: RemoteTarge
     """Connect the session to the run before the app starts, while ssh can still ask for a password.
 
     Return whether it is connected; it is not if only a list of runs was printed.
+
+    Raises:
+        FttuiError: the host cannot be reached, has no such run, or cannot serve it.
     """
     from ..connection.ssh.ssh_connection import SshConnection, answered_in_time
 

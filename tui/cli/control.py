@@ -93,7 +93,11 @@ def add_commands(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Parse the seconds of `--timeout`, which must be finite so that no script waits for ever."""
+    """Parse the seconds of `--timeout`, which must be finite so that no script waits for ever.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is no finite number above 0.
+    """
     try:
         seconds = float(text)
     except ValueError:

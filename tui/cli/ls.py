@@ -82,7 +82,10 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _list_there(options: argparse.Namespace) -> int:
-    """List the runs of remote hosts; a host that cannot be reached does not hide the others."""
+    """List the runs of remote hosts; a host that cannot be reached does not hide the others.
+
+    Return the exit code, which is that of the first host that could not be reached, or 0.
+    """
     from ..connection.ssh.remote_runs import list_remote_runs
 
     require_hosts(options.hosts, options)

@@ -191,6 +191,9 @@ def start_engine(
         program: the Python module to run.
         restarts: how often torchrun restarts all ranks after one has failed.
         options: further arguments of the module.
+
+    Raises:
+        OSError: the log cannot be opened, or no process can be started.
     """
     command = [*_launcher(devices, restarts), "-m", program, str(run.path), *options]
     if checkpoint is not None:

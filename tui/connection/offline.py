@@ -94,7 +94,7 @@ class OfflineSession:
         return id_
 
     async def take_control(self) -> str | None:
-        """Return why control cannot be taken."""
+        """Return why control cannot be taken: no engine is running for the run."""
         return self._no_engine
 
     async def release_control(self) -> None:

@@ -54,12 +54,18 @@ class Sign:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Its priority where several signs share a column; a live one comes before any other."""
+        """Its priority: of several signs in a column, the one with the largest rank is shown.
+
+        A sign of a live step has a larger rank than one of an abandoned step.
+        """
         return self.place.live, _MARK_RANK[self.kind]
 
 
 def signs_of(state: AppState) -> list[Sign]:
-    """Return the signs to draw, those of higher priority last."""
+    """Return the signs to draw, those of higher priority last.
+
+    Signs of abandoned steps are among them only if the view shows these steps.
+    """
     run, axis = state.run, state.plot.axis
     live = set(map(id, run.live_marks()))
     found = [
@@ -87,7 +93,7 @@ class _Frame:
         self._sheet = sheet
 
     def around(self, state: AppState, panel: Panel) -> raster.Sheet:
-        """Draw everything around the curves and over them."""
+        """Draw everything around the curves and over them; return the whole sheet."""
         self._knee()
         self._cursor(state)
         self._put_all(0, "↑", self._drawn.over)
@@ -118,7 +124,7 @@ class _Frame:
             self._put(row, place.x, sign, "alarm" if place.live else _GONE)
 
     def _knee(self) -> None:
-        """Draw the line at which the main range of the y axis ends and the band begins."""
+        """Draw the line at which the main range of the y axis ends, if a band begins there."""
         scale = self._drawn.scale
         if scale.top is not None:
             self._fill(self._row(scale.main_share), slice(GUTTER, None), _KNEE, "axis")
@@ -185,7 +191,10 @@ class _Frame:
         shaded[shaded < len(LOOKS)] += len(LOOKS)
 
     def _name(self, span: UndoneSpan, left: int, right: int) -> None:
-        """Write which steps were abandoned, across the middle of their span, on free cells."""
+        """Write which steps were abandoned, on free cells of their span or beside it.
+
+        Nothing is written if no row has room for it.
+        """
         steps = f"{fmt.count(span.first)}–{fmt.count(span.last)}"
         for text in (f"{steps} undone", "undone"):
             middle = (left + right + 1 - len(text)) // 2

@@ -166,7 +166,7 @@ def _scale(layers: Sequence[Layer], axis: YAxis) -> Scale:
 
 
 def _over(layers: Sequence[Layer], scale: Scale) -> tuple[Place, ...]:
-    """Return the places of the values above the y axis."""
+    """Return the places of the values above the y axis; none if it has a band or is logarithmic."""
     if scale.log or scale.top is not None:
         return ()
     found = {
@@ -182,7 +182,10 @@ def _over(layers: Sequence[Layer], scale: Scale) -> tuple[Place, ...]:
 def undone_spans(
     branches: Sequence[Branch], axis: Axis, window: tuple[float, float]
 ) -> Iterator[UndoneSpan]:
-    """Yield the abandoned steps that lie in a window of places on the axis, oldest branch first."""
+    """Yield the abandoned steps that lie in a window of places on the axis, oldest branch first.
+
+    Those of a branch that has no values for the axis are left out.
+    """
     for index, first, last in abandoned(branches):
         ruler = ruler_of(branches[index], axis)
         if axis != "step" and ruler is None:
@@ -210,9 +213,10 @@ def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curv
 
 
 def _lead_place(branches: Sequence[Branch], axis: Axis, part: Stretch) -> Point | None:
-    """Return where the point lies that a stretch continues from; None if it lies elsewhere.
+    """Return the point that a stretch is joined to, with its place on the axis; None if it is not.
 
-    In time, a rollback comes after the steps that it abandoned, so the two are apart.
+    On the time axis no stretch is, because a rollback comes later than the steps that it abandoned.
+    Abandoned stretches are joined on the axis of steps only.
     """
     if part.lead is None or axis == "time" or (axis != "step" and not part.live):
         return None
@@ -220,7 +224,10 @@ def _lead_place(branches: Sequence[Branch], axis: Axis, part: Stretch) -> Point 
 
 
 def _joined(trace: Trace, lead: Point | None, low: float) -> Trace:
-    """Return the trace with the point before its first one, unless that is outside the plot."""
+    """Return the trace with `lead` before its first point, if there is one that is in the plot.
+
+    `low` is the lower end of the x axis.
+    """
     if lead is None or not trace.runs or not low <= lead[0] < trace.runs[0][0][0]:
         return trace
     return replace(trace, runs=((lead, *trace.runs[0]), *trace.runs[1:]))
@@ -252,7 +259,7 @@ def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:
 def _band(trace: Trace, other: Series | None) -> Trace:
     """Return the points of a trace, each followed by the point of another curve at the same step.
 
-    The plot is filled between the two.
+    The plot is filled between the two. Without the other curve there are no points.
     """
     if other is None:
         return Trace(gaps=trace.gaps)

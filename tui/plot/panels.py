@@ -68,7 +68,10 @@ class Panel:
         return self.heading(state) if self.heading else self.name
 
     def entries(self, state: AppState) -> list[Entry]:
-        """Return the parts of the title after the name, with the step of the cursor first."""
+        """Return the parts of the title after the name; the step of a cursor is the first of them.
+
+        Parts without a text are left out.
+        """
         step = state.plot.cursor
         parts = [part for part in self.title(state) if part.text]
         return parts if step is None else [Entry(f"step {step:,}"), *parts]
@@ -87,6 +90,8 @@ def _shown_value(
     state: AppState, metric: str, look: str, shown: Callable[[float | None], str], name: str = ""
 ) -> Entry:
     """Return the legend of a metric with its value at the cursor, or the newest without a cursor.
+
+    The text of the legend is empty if there is no value.
 
     Args:
         state: the state of the app.
@@ -138,7 +143,8 @@ def _loss_title(state: AppState) -> Sequence[Entry]:
 def _trend(run: RunView) -> str:
     """Return the change of the smoothed loss over the last 100 steps, such as `▾ 0.8 %/100`.
 
-    The text is empty in the first 100 steps of the branch.
+    The text is empty up to step 100 of the branch, and if the loss 100 steps ago was 0 or not
+    finite.
     """
     series = run.branch.curves.get(smoothed(0.98))
     if not series or not series.last:

@@ -79,7 +79,7 @@ def main_range(
 
     Values far above the bulk are left outside, so that they do not flatten the rest. Each curve is
     in the order of its steps. With a `floor`, the range includes it and has no margin below its
-    lower limit.
+    lower limit. Without values, it begins at `floor` or 0 and is at least 1 wide.
     """
     values = sorted(value for curve in curves for value in curve)
     if not values:

@@ -9,7 +9,10 @@ from ..view_model.axis import Axis
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Return equally spaced round values within the limits, at most `most` + 1 of them."""
+    """Return equally spaced round values within the limits, at most `most` + 1 of them.
+
+    There are none if `most` is below 1 or `high` is not above `low`.
+    """
     if most < 1 or not high > low:
         return []
     rough = (high - low) / most

@@ -34,9 +34,10 @@ def with_keys(report: str, anomaly: Anomaly, state: AppState) -> str:
 
 
 def culprit_hint(report: str, anomaly: Anomaly, state: AppState) -> str:
-    """Return the command that finds the samples behind an anomaly, unless it is known or refused.
+    """Return a section for a report with the command that finds the samples behind an anomaly.
 
-    Only the newest one has a key.
+    It is empty if anomalies of this kind are not searched, the report has their samples already, or
+    the command is refused now. The key is named for the newest such anomaly, which it searches.
     """
     event = anomaly.event
     command = FindCulprits(anomaly=event.id)

@@ -74,7 +74,7 @@ class AppState:
 
     @property
     def trouble(self) -> DiskWarning | None:
-        """The warning about disk space, if there is one."""
+        """The warning about disk space; None without one."""
         return trouble(self.run, self.link)
 
     @property

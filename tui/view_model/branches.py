@@ -60,7 +60,10 @@ class Branch:
         return replace(self, curves=grown, averages=averages, totals={**self.totals, **newest})
 
     def _sums(self, name: str, column: Floats | None) -> Floats | None:
-        """Return the sum since the run began after each of some steps; None without values."""
+        """Return the sum of a value since the run began, after each of some steps `[N]`.
+
+        `column` is the value at these steps; None without it. NaN counts as 0.
+        """
         if column is None:
             return None
         sums: Floats = self.totals.get(name, 0.0) + np.cumsum(np.nan_to_num(column))
@@ -153,7 +156,11 @@ def _smooth(
 
 
 def series_on(branches: Sequence[Branch], newest: int, name: str) -> Iterator[float]:
-    """Yield a metric's values at the steps that the branch of index `newest` descends from."""
+    """Yield a metric's values on the branch of index `newest` and at the steps it descends from.
+
+    The newest branch comes first; its values come in the order of its steps, as do those of each
+    earlier one.
+    """
     for index, end in lineage(branches, newest):
         series = branches[index].curves.get(name)
         if series is not None:

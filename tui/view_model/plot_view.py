@@ -107,8 +107,8 @@ class PlotView:
     def panned(self, share: float, newest: float) -> PlotView:
         """Return the view with the window moved by a share of its width, to the left if negative.
 
-        A window that reaches the newest step follows it from then on. A view of the whole run is
-        unchanged.
+        A window that reaches the newest step follows it from then on, and none begins before step
+        0. A view of the whole run is unchanged.
         """
         left, right = self.window(newest)
         if self.span is None:
@@ -142,6 +142,6 @@ class PlotView:
 
 
 def _settled(newest: float) -> float:
-    """Round the newest step up, to an integer or by at most 1 %, so that most need no new plot."""
+    """Round the newest step up, by at most 1 % or to an integer, so that few need a new plot."""
     quantum = 2.0 ** max(0, math.floor(math.log2(newest / 100)))
     return math.ceil(newest / quantum) * quantum

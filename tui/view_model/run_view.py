@@ -195,13 +195,13 @@ class RunView:
 
     @property
     def best_eval_loss(self) -> float | None:
-        """The lowest evaluation loss of the live history; None without an evaluation."""
+        """The lowest finite evaluation loss of the live history; None without one."""
         losses = series_on(self.branches, len(self.branches) - 1, f"{EVAL}loss")
         return min((y for y in losses if math.isfinite(y)), default=None)
 
     @property
     def clipped_share(self) -> float:
-        """The share of the live history's updates that were clipped."""
+        """The share of the live history's updates that were clipped, from 0 to 1."""
         return (self.live_value(CLIPPED) or 0.0) / max(1, self.step)
 
     @property

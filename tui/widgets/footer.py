@@ -38,7 +38,10 @@ class ActionFooter(TextLine):
 
 
 def _offered(state: AppState, actions: Sequence[Action], wanted: Sequence[Action]) -> list[Action]:
-    """Return the actions for the left side: those on the run, or if none can be, the screens."""
+    """Return the actions for the left side: those that change the run.
+
+    For a read-only viewer, and after the end of the run, they are those that open screens.
+    """
     if state.read_only or state.state.ended:
         return [a for a in actions if a.group == GO and a.scope == "run"]
     return [a for a in wanted if a.footer < _RIGHT]

@@ -123,7 +123,7 @@ class Plot(Widget, can_focus=True):
         self._narrow = ()
 
     def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the step that was clicked."""
+        """Post `Pointed` with the step that was clicked, if the click was on the canvas."""
         column = event.get_content_offset_capture(self).x - GUTTER
         if self._state is not None and 0 <= column < self.columns:
             low, high = self._picture.x
@@ -231,7 +231,8 @@ def _segments(
 def fitting_title(panel: Panel, state: AppState, room: int) -> Content:
     """Return the title of a plot within `room` cells: its name, and the legends of its curves.
 
-    Without the room, parts are shortened and left out as they say; what is still too long is cut.
+    Without the room, entries are shortened or left out as their `brief` says, the last one first. A
+    title that is too long even then is returned as it is.
     """
     name, entries = panel.name_in(state), panel.entries(state)
     title = _assembled(name, entries)

@@ -178,7 +178,10 @@ def _stopped(state: AppState) -> list[Content]:
 
 
 def _damage(state: AppState) -> list[Content]:
-    """Return a line on how much of the journal is damaged, since the curves lack that part."""
+    """Return a line on how much of the journal is damaged, since the curves lack that part.
+
+    There is none without damage.
+    """
     beat = state.link.beat
     if beat is None or not beat.damaged_bytes:
         return []

@@ -165,7 +165,10 @@ def why_not_back(trainer: Any) -> str:
     if sharded := _sharded(trainer):
         return sharded
     if trainer.args.n_gpu > 1:
-        return f"DataParallel on {trainer.args.n_gpu} GPUs; start one process per GPU with torchrun"
+        return (
+            f"fttui cannot go back under DataParallel ({trainer.args.n_gpu} GPUs in one process); "
+            "start one process per GPU with torchrun"
+        )
     if by_class := why_class_not_back(type(trainer)):
         return by_class
     if getattr(trainer.args, "sync_ref_model", False):

@@ -69,7 +69,7 @@ class HfWatch:
         self._loop: Callable[..., Any] = self._undo.replace(trainer, _LOOP, self.inner_loop)
 
     def _open(self, prepared: Preparation) -> ScriptRun | None:
-        """Open the run on rank 0 and say how to attach to it."""
+        """Open the run on rank 0 and say how to attach to it; return None on every other rank."""
         trainer, make = self._trainer, self._options.make_event_log
         if trainer.args.process_index != 0:
             return None
@@ -208,7 +208,11 @@ class WatchedTraining:
             callbacks.remove(self._callback)
 
     def _begin(self) -> None:
-        """Build the session; called when optimizer and schedule have been made."""
+        """Build the session; called when optimizer and schedule have been made.
+
+        Raises:
+            Unwatchable: rank 0 could not open a run folder.
+        """
         self._session = begin_session(self._watched)
         self._loop.begin(self._session.step_loop, self._session)
 

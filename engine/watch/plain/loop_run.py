@@ -134,7 +134,11 @@ class LoopRun:
             known |= {name: known.get(name, 0.0) + float(value) for name, value in figures.items()}
 
     def _begin(self, step: int = 0) -> ControlledSession:
-        """Build the control around the loop, which has made this number of steps before."""
+        """Build the control around the loop, which has made `step` steps before.
+
+        Raises:
+            Unwatchable: rank 0 could not open a run folder.
+        """
         agreement = agreement_of(self._place.rank, self._place.world_size)
         run = broadcast_run(self._script_run, agreement)
         position, parts = self._event_log.position, self._parts

@@ -36,9 +36,9 @@ class LoopTrainer(ForeignTrainer):
     can_evaluate = False
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
-        """Never called: the command is refused."""
+        """Raise NotImplementedError; it is not called, because the command is refused before."""
         raise NotImplementedError
 
     def sample(self, prompt: str) -> str:
-        """Never called: the command is refused."""
+        """Raise NotImplementedError; it is not called, because the command is refused before."""
         raise NotImplementedError

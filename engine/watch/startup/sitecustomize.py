@@ -36,7 +36,7 @@ class _TrainerPatchingLoader(Loader):
         self._loader = loader
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module as its own loader does."""
+        """Create the module as its own loader does; None leaves that to Python."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 

@@ -31,6 +31,9 @@ class RecordMerger:
         """Add records of the live stream; return those that can be delivered now.
 
         Others are held until the missing ones before them have come, at most `MAX_HELD`.
+
+        Raises:
+            DecodeError: the bytes are not a record.
         """
         for payload in payloads:
             seq = peek_seq(payload)

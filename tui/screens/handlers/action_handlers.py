@@ -84,7 +84,10 @@ def _prompt(title: str, forms: str, read: Callable[[AppBase, str], ParsedInput])
 
 
 def _warned(app: AppBase, found: ParsedInput) -> ParsedInput:
-    """Return a prompt's input with the warning that the command is confirmed before it is sent."""
+    """Return a prompt's input, with a warning in place of the preview for a likely typing error.
+
+    Such a command is confirmed before it is sent.
+    """
     slip = slip_of(app.state.run, found.command) if found.command is not None else None
     return found if slip is None else replace(found, preview=f"asks first: {slip}")
 

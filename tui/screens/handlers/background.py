@@ -27,12 +27,12 @@ connection may not be up yet."""
 
 
 def open_report(app: AppBase, anomaly_id: str) -> None:
-    """Fetch the report of an anomaly and show it."""
+    """Fetch the report of an anomaly and show it, or tell why that is not possible."""
     app.run_worker(_open_report(app, anomaly_id), group="report", exclusive=True)
 
 
 def change_control(app: AppBase, *, take: bool) -> None:
-    """Take control of the run, or give it up."""
+    """Take control of the run, or give it up; a refusal is told."""
     app.run_worker(_change_control(app, take=take), group="control", exclusive=True)
 
 
@@ -106,9 +106,12 @@ async def _config_files(app: AppBase) -> ConfigTexts | None:
         return await asyncio.to_thread(read_configs, app.run_directory)
     if isinstance(app.session, SupportsFetchConfigs):
         for _ in range(CONFIG_TRIES):
-            with suppress(EngineGone):
+            try:
                 return await app.session.fetch_configs()
-            await asyncio.sleep(CONFIG_RETRY_S)
+            except EngineGone:
+                await asyncio.sleep(CONFIG_RETRY_S)
+            except FttuiError:  # an error here would close the app
+                return None
     return None
 
 

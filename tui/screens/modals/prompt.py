@@ -83,7 +83,7 @@ class PromptScreen(Modal[ParsedInput]):
             self.dismiss(None)
 
     def action_complete(self) -> None:
-        """Continue the typed text as far as it is certain; further presses go through the rest."""
+        """Continue the typed text as far as all completions agree; further presses try each."""
         field = self.query_one(Input)
         if field.value in self._offered:
             at = self._offered.index(field.value) + 1

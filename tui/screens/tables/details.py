@@ -115,7 +115,10 @@ def intervention(state: AppState, key: str) -> Iterator[Content]:
 
 
 def sample(state: AppState, key: str) -> Iterator[Content]:
-    """Yield the prompt and the text of a generated sample, whose index is the key."""
+    """Yield the prompt and the text of a generated sample, whose index is the key.
+
+    Without such a sample there are no lines.
+    """
     index = int(key)
     if index < len(state.run.samples):
         found = state.run.samples[index]

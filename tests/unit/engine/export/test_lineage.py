@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
-from fttui.engine.export.card import BaseModel, ModelCard, without_folders
+from fttui.engine.export.card import BaseModel, ModelCard, head_notes, without_folders
 from fttui.engine.export.lineage import Lineage, lineage_of, read_lineage
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
@@ -142,6 +142,15 @@ def test_frames_that_are_no_records_are_left_out(tmp_path: Path) -> None:
     run.journal.write_bytes(MAGIC + frame(b"no record") + frame(encode(record)))
     (step,) = read_lineage(run, MANIFEST).interventions
     assert (step.step, step.what) == (3, "note kept")
+
+
+@pytest.mark.parametrize(
+    ("memory", "task", "noted"),
+    [("lean", "sft", True), ("lean", "contrastive", False), ("plain", "sft", False)],
+)
+def test_a_head_in_nf4_is_noted_where_logits_count(memory: Any, task: Any, noted: bool) -> None:
+    config = replace(CONFIG, task=task, train=replace(CONFIG.train, memory=memory))
+    assert ["NF4" in note for note in head_notes(config)] == [True] * noted
 
 
 def test_license_and_base_are_named_where_they_are_known() -> None:
