@@ -29,7 +29,7 @@ test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
 test-long: $(VENV)/.installed-dev
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or not long" $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or not long" --hypothesis-profile random $(PYTEST_ARGS)
 
 faults: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.faults $(if $(ONLY),--only $(ONLY))

@@ -33,8 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ.pop(name, None)
     time.tzset()
     # A busy machine is no failure.
-    settings.register_profile("any", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-    settings.load_profile("any")
+    # A failure of `make test` has to be repeatable, so its examples are always the same ones;
+    # `make test-long` draws others each time (--hypothesis-profile random).
+    any_speed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+    settings.register_profile("fixed", derandomize=True, **any_speed)
+    settings.register_profile("random", **any_speed)
+    settings.load_profile("fixed")
     # Socket paths must stay short, and no test may meet the user's own runs.
     folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))
     os.environ["XDG_RUNTIME_DIR"] = str(folder)
