@@ -1,6 +1,6 @@
 """The process of `fttui export`, which writes a checkpoint as a model or an adapter.
 
-Usage: `python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter --out DIR [--ema]`.
+Usage: `python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter|gguf --out DIR`.
 Errors in the arguments are reported before torch is imported. The export uses the CPU only, so it
 does not disturb a run on a GPU.
 """
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..config.load import read_resolved
 from ..config.schema import RunConfig
+from ..config.sections.gguf_formats import TYPES
 from ..errors import FttuiError
 from ..run.checkpoint_store import Manifest
 from ..run.identity.comparison import (
@@ -27,9 +28,10 @@ from ..run.identity.hash_cache import HashCache
 from ..run.identity.recorded import AcceptedChange, identity_of
 from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
-from .checkpoint import read_trained
+from .checkpoint import TrainedFiles, read_trained
 from .folder import new_folder
-from .lineage import LineageStep, read_lineage
+from .gguf.llama_cpp import LlamaCpp
+from .lineage import Lineage, LineageStep, read_lineage
 
 INTERRUPTED = 130
 _EVERY_S = 1.0
@@ -63,11 +65,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fttui.engine.export", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("checkpoint", help="name, step, or `last`")
-    parser.add_argument("--kind", choices=("merged", "adapter"), required=True)
+    parser.add_argument("--kind", choices=("merged", "adapter", "gguf"), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder to create")
     parser.add_argument(
         "--ema", action="store_true", help="export the moving average of the trained weights"
     )
+    parser.add_argument("--type", choices=TYPES, default="f16", help="of weights in a GGUF file")
+    parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="folder of llama.cpp")
+    parser.add_argument("--push", metavar="REPO", help="upload the folder to this repository")
+    parser.add_argument("--public", action="store_true", help="create a public repository")
     parser.add_argument(
         "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
     )
@@ -93,18 +99,45 @@ def _export(options: argparse.Namespace) -> None:
     lineage = read_lineage(run, trained.manifest)
     lineage.interventions += [_accepted_step(trained.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
-        from .write import write_adapter, write_merged
-
-        write = write_merged if options.kind == "merged" else write_adapter
-        write(folder, config, trained, lineage, ProgressPrinter())
+        for note in _write(folder, config, trained, lineage, options):
+            print_line(f"not carried over: {note}")
     size = sum(file.stat().st_size for file in options.out.rglob("*") if file.is_file())
     print_line(f"{trained.manifest.name} of {run.id}: {size / 1e6:,.1f} MB in {options.out}")
+    if options.push:
+        from .push import push
+
+        address = push(options.out, options.push, public=options.public, progress=ProgressPrinter())
+        print_line(f"uploaded to {address}")
+
+
+def _write(
+    folder: Path,
+    config: RunConfig,
+    trained: TrainedFiles,
+    lineage: Lineage,
+    options: argparse.Namespace,
+) -> list[str]:
+    """Write the export; return what its format could not carry over."""
+    from .write import write_adapter, write_merged
+
+    if options.kind == "gguf":
+        from .gguf.write import GgufOptions, write_gguf_folder
+
+        gguf = GgufOptions(options.type, LlamaCpp.find(options.llama_cpp))
+        return write_gguf_folder(folder, config, trained, lineage, ProgressPrinter(), gguf)
+    write = write_merged if options.kind == "merged" else write_adapter
+    write(folder, config, trained, lineage, ProgressPrinter())
+    return []
 
 
 def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace) -> str:
     """Return the command line of this export, to which an error adds `--accept-changed`."""
     words = ["fttui", "export", f"{run.id}@{manifest.name}", f"--{options.kind}"]
+    words += [options.type] * (options.kind == "gguf")
+    words += ["--llama-cpp", str(options.llama_cpp)] * (options.llama_cpp is not None)
     words += ["--ema"] * options.ema
+    words += ["--push", options.push] * (options.push is not None)
+    words += ["--public"] * options.public
     if not options.out.absolute().is_relative_to(run.path):
         words += ["--out", str(options.out)]
     return shlex.join(words)

@@ -52,6 +52,10 @@ class ModelCard:
     """Whether the model also takes images."""
     notes: Sequence[str] = ()
     """Paragraphs about the use of the export, and about differences from the model in training."""
+    gguf: str | None = None
+    """Name of the GGUF file; None for an export to the Python libraries."""
+    left_out: Sequence[str] = ()
+    """What the format of the export could not carry over, a sentence each."""
 
     @property
     def embeds(self) -> bool:
@@ -66,6 +70,7 @@ class ModelCard:
             self._introduction(),
             *self.notes,
             self._usage(),
+            _listed("## Not carried over", self.left_out),
             "## Metrics\n\n" + _metrics(self.lineage),
             "## Data\n\n" + _table(("", ""), self._data()),
             "## Interventions\n\n" + _interventions(self.lineage.interventions),
@@ -77,6 +82,7 @@ class ModelCard:
     def _front_matter(self) -> str:
         library = "transformers" if self.merged else "peft"
         library = "sentence-transformers" if self.merged and self.embeds else library
+        library = "gguf" if self.gguf else library
         pipeline = "feature-extraction" if self.embeds else "text-generation"
         rows = [
             *([f"base_model: {self.base.hub_id}"] if self.base.hub_id else []),
@@ -108,6 +114,8 @@ class ModelCard:
         )
 
     def _usage(self) -> str:
+        if self.gguf:
+            return "\n".join(("```bash", *self._gguf_usage(self.gguf), "```"))
         if self.merged and self.embeds:
             lines = [
                 "from sentence_transformers import SentenceTransformer",
@@ -129,6 +137,14 @@ class ModelCard:
         else:
             lines = list(self._adapter_usage())
         return "\n".join(("```python", *lines, "```"))
+
+    def _gguf_usage(self, file: str) -> Iterator[str]:
+        """Yield the commands that run a GGUF file."""
+        if self.embeds:
+            yield f"llama-embedding -m {file} -p TEXT"
+            return
+        yield f"ollama create {self.config.name} -f Modelfile && ollama run {self.config.name}"
+        yield f"llama-cli -m {file} --jinja"
 
     def _adapter_usage(self) -> Iterator[str]:
         """Yield lines of Python that load the adapter on the base model of the training.
@@ -254,6 +270,11 @@ def _metrics(lineage: Lineage) -> str:
         for name, value in after.items()
     ]
     return _table(("held-out data", f"step {first_step}", f"step {last_step}"), rows)
+
+
+def _listed(title: str, sentences: Sequence[str]) -> str:
+    """Return a titled list, or an empty text if there is nothing to list."""
+    return "\n".join((title, "", *(f"- {one}" for one in sentences))) if sentences else ""
 
 
 def _interventions(interventions: Sequence[LineageStep]) -> str:

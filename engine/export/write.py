@@ -56,11 +56,12 @@ _PROCESSOR_FILES = (
 
 def write_merged(
     folder: Path, config: RunConfig, files: TrainedFiles, lineage: Lineage, progress: Progress
-) -> None:
+) -> ModelCard:
     """Write a model for plain transformers, or for sentence-transformers if it embeds.
 
     The base is quantized as in training and then dequantized, because the adapter was trained on
     those weights. The written weights are bf16 if those of the base are 16-bit, otherwise fp32.
+    Returns the model card, which is written too.
 
     Raises:
         ModelError: the base model cannot be loaded.
@@ -79,8 +80,9 @@ def write_merged(
         notes += embedding_notes(loaded.tokenizer, config)
         end_with_eos(loaded.tokenizer, config.data.max_length)
         write_embedding_files(folder, config, merged.config.get_text_config().hidden_size)
-    _finish(folder, config, files, lineage, loaded.tokenizer, notes, merged=True)
+    card = _finish(folder, config, files, lineage, loaded.tokenizer, notes, merged=True)
     progress("writing", 1, 1)
+    return card
 
 
 def _merged(folder: Path, model: Any, files: TrainedFiles, progress: Progress) -> Any:
@@ -153,8 +155,7 @@ def _for_merging(config: RunConfig) -> RunConfig:
     It computes in bf16 if the weights of the base are 16-bit, otherwise in fp32. What changes the
     base for training (lean mode, the initialization of the adapter) is left out.
     """
-    source = load_tokenizer(config.model, config.data, _silent).name_or_path
-    settings = _settings(config.model, str(source))
+    settings = base_settings(config)
     stored = settings.dtype or settings.get_text_config().dtype
     half = stored in (torch.bfloat16, torch.float16)
     model = replace(config.model, precision="bf16" if half else "fp32", attention="auto")
@@ -166,6 +167,12 @@ def _for_merging(config: RunConfig) -> RunConfig:
         adapter = replace(adapter, start=None)
     adapter = replace(adapter, init="default")  # the base is to stay as it is
     return replace(config, model=model, train=train, adapter=adapter)
+
+
+def base_settings(config: RunConfig) -> Any:
+    """Return the configuration of the base model of a run, as transformers reads it."""
+    source = load_tokenizer(config.model, config.data, _silent).name_or_path
+    return _settings(config.model, str(source))
 
 
 def _settings(model: ModelConfig, source: str) -> Any:
@@ -220,8 +227,8 @@ def _finish(
     notes: Sequence[str],
     *,
     merged: bool,
-) -> None:
-    """Write what belongs beside the weights.
+) -> ModelCard:
+    """Write what belongs beside the weights, and return the model card.
 
     That is the tokenizer with its chat template, the model card, the ids of samples in quarantine,
     and for a merged vision model the settings of its image processor.
@@ -248,6 +255,7 @@ def _finish(
     (folder / "README.md").write_text(card.text(), encoding="utf-8")
     if kept_out := files.manifest.kept_out:
         (folder / QUARANTINE).write_text(ids_as_text(kept_out), encoding="utf-8")
+    return card
 
 
 def describe_base(model: ModelConfig, source: str) -> BaseModel:

@@ -108,6 +108,17 @@ def test_the_adapter_alone_goes_on_as_the_engine_did(
     assert before > 0.1
 
 
+def test_a_gguf_file_goes_on_as_the_engine_did(
+    plain: tuple[RunDirectory, Played], merged: Path, tmp_path: Path
+) -> None:
+    out = export(plain[0], tmp_path / "gguf", "--kind", "gguf", "--type", "f16")
+    assert sorted(one.name for one in out.iterdir()) == ["Modelfile", "README.md", "model-f16.gguf"]
+    model = AutoModelForCausalLM.from_pretrained(out, gguf_file="model-f16.gguf")
+    assert continued(model, merged) == said(plain[1])
+    assert "<|im_start|>user\n{{ .Content }}<|im_end|>" in (out / "Modelfile").read_text()
+    assert "library_name: gguf" in (out / "README.md").read_text()
+
+
 def test_nf4_is_merged_as_it_was_trained(tmp_path: Path) -> None:
     run, played = trained(tmp_path, "sft", model__quantize="nf4", train__ema=0.5)
     out = export(run, tmp_path / "merged", "--kind", "merged", "--ema")

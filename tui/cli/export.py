@@ -1,4 +1,4 @@
-"""`export`: write a checkpoint as a folder for transformers, peft or sentence-transformers."""
+"""`export`: write a checkpoint for transformers, peft, sentence-transformers or llama.cpp."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from shlex import quote
 
 from fttui.engine.config.load import read_resolved
+from fttui.engine.config.sections.gguf_formats import TYPES
 from fttui.engine.errors import ConfigError
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.folder.links import require_plain
@@ -47,6 +48,20 @@ def add_commands(commands: Commands) -> None:
     kind.add_argument("--merged", dest="kind", action="store_const", const="merged", help=merged)
     adapter = "the LoRA adapter only, for peft"
     kind.add_argument("--adapter", dest="kind", action="store_const", const="adapter", help=adapter)
+    kind.add_argument(
+        "--gguf",
+        metavar="TYPE",
+        nargs="?",
+        const="f16",
+        choices=TYPES,
+        help=f"one file for llama.cpp and Ollama, with a Modelfile: f16, {', '.join(TYPES)}",
+    )
+    export.add_argument(
+        "--llama-cpp",
+        metavar="DIR",
+        type=Path,
+        help="folder of llama.cpp, for --gguf (default: $LLAMA_CPP_DIR, else the search path)",
+    )
     export.add_argument(
         "--out", metavar="DIR", type=Path, help="default: exports/ in the run folder"
     )
@@ -54,6 +69,14 @@ def add_commands(commands: Commands) -> None:
         "--ema",
         action="store_true",
         help="export the moving average of the trained weights (train.ema)",
+    )
+    export.add_argument(
+        "--push",
+        metavar="REPO",
+        help="also upload the folder to the Hugging Face Hub (HF_ENDPOINT), as NAME or OWNER/NAME",
+    )
+    export.add_argument(
+        "--public", action="store_true", help="let --push create a public repository, not a private"
     )
     add_accept_changed(export)
     add_trust_code(export)
@@ -71,6 +94,11 @@ def _export(options: argparse.Namespace) -> int:
             "alone, so save the model in the script, for instance with trainer.save_model()"
         )
     checkpoint = CheckpointStore(run).find(step or "last").name
+    options.kind = "gguf" if options.gguf else options.kind
+    if options.llama_cpp and not options.gguf:
+        raise ConfigError("--llama-cpp goes with --gguf only")
+    if options.public and not options.push:
+        raise ConfigError("--public goes with --push only")
     out = options.out or _default_folder(run, checkpoint, options)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")
@@ -80,6 +108,12 @@ def _export(options: argparse.Namespace) -> int:
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
     command += ["--ema"] * options.ema
+    if options.gguf:
+        command += ["--type", options.gguf]
+    if options.llama_cpp:
+        command += ["--llama-cpp", str(options.llama_cpp)]
+    if options.push:
+        command += ["--push", options.push] + ["--public"] * options.public
     if accept := parse_accepted(options.accept_changed):
         command += ["--accept-changed", ",".join(sorted(accept))]
     return _run_and_relay(command)
@@ -101,4 +135,5 @@ def _run_and_relay(command: list[str]) -> int:
 
 
 def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:
-    return run.path / "exports" / f"{checkpoint}-{options.kind}{'-ema' * options.ema}"
+    kind = f"gguf-{options.gguf}" if options.gguf else options.kind
+    return run.path / "exports" / f"{checkpoint}-{kind}{'-ema' * options.ema}"
