@@ -35,9 +35,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # A busy machine is no failure.
     # A failure of `make test` has to be repeatable, so its examples are always the same ones;
     # `make test-long` draws others each time (--hypothesis-profile random).
-    any_speed = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-    settings.register_profile("fixed", derandomize=True, **any_speed)
-    settings.register_profile("random", **any_speed)
+    random = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("random", random)
+    settings.register_profile("fixed", random, derandomize=True)
     settings.load_profile("fixed")
     # Socket paths must stay short, and no test may meet the user's own runs.
     folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))
