@@ -49,7 +49,7 @@ class UpdateHooks(Protocol):
     def gated(self) -> AbstractContextManager[None]:
         """Return a context in which the device skips the optimizer step if it must not be applied.
 
-        The device judges loss and gradients by itself, so the host need not wait for them.
+        The device compares loss and gradient norm with their limits, so the host need not wait.
         """
 
 
@@ -95,9 +95,9 @@ def guard_optimizer(optimizer: Any, hooks: UpdateHooks) -> None:
 
 
 def poison_nonfinite(accelerator: Any, hooks: UpdateHooks, *, alone: bool = False) -> None:
-    """Make every gradient of a rank NaN if its loss is not finite.
+    """Replace `accelerator.backward`: every gradient is NaN if the loss of the rank is not finite.
 
-    The all-reduce carries the NaN to every rank. So all ranks judge the step alike without a
+    The all-reduce carries the NaN to every rank. So all ranks come to the same verdict without a
     message, and no rank waits for its device to learn that a loss is finite.
 
     Args:

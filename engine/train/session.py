@@ -94,7 +94,7 @@ def train(
     event_log: EventLog,
     signals: StopSignals,
 ) -> SessionOutcome:
-    """Load the run, train it under control and write its checkpoints; runs on every rank.
+    """Load the run and train it on every rank; return how it ended, or raise an `FttuiError`.
 
     Args:
         start: run folder, history and launch options that the session starts from.
@@ -170,7 +170,13 @@ def record_accepted(identity: RunIdentity | None, event_log: EventLog) -> dict[s
 
 
 def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
-    """Load model and data, and plan the steps."""
+    """Load model and data, and plan the steps; rank 0 writes the sample of the data.
+
+    Raises:
+        ConfigError: the configuration does not fit the model or the data.
+        ModelError: the model cannot be loaded.
+        DataError: the data cannot be read or used, or a finding in them needs consent.
+    """
     config = read_resolved(start.run.config)
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
@@ -207,7 +213,10 @@ def begin_with_inputs(
 
 
 def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
-    """Write the sample of the data into the run folder, for the app's data screen."""
+    """Write the sample of the data into the run folder, for the app's data screen.
+
+    If that fails, the log says so and the run goes on.
+    """
     try:
         write_sample(run, examples.sample)
     except (OSError, UnicodeEncodeError) as error:
@@ -248,7 +257,11 @@ def open_data(
     queue: CommandQueue,
     monitor: TrainingMonitor,
 ) -> tuple[BatchSource, ControlState]:
-    """Return the source of this rank's batches, and the control whose quarantine it obeys."""
+    """Return the source of this rank's batches, and the control whose quarantine it obeys.
+
+    Raises:
+        DataError: the quarantine leaves no samples to train on.
+    """
     source = build_source(setup, lambda: control.settings.quarantine)
     why_not = source.batches.why_not_kept_out
     control = open_control(start, setup.config, queue, event_log, monitor, why_not)
@@ -305,7 +318,11 @@ def monitor_of(
 
 
 def build_hf_trainer(setup: Setup, start: SessionStart, event_log: EventLog) -> AnyTrainer:
-    """Build the Hugging Face trainer of the task."""
+    """Build the Hugging Face trainer of the task.
+
+    Raises:
+        ConfigError: `train.devices` or `train.fast` cannot be met.
+    """
     arguments = trainer_arguments(setup.config, setup.plan, setup.place.device, start.run.path)
     return build_trainer(
         setup.config,
@@ -417,7 +434,11 @@ def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
 def facts_before(
     setup: Setup, trainer: Any, planned: MemoryEstimate | None, plan: MemoryPlanCheck | None
 ) -> dict[str, str]:
-    """Return the facts to show before the first step; runs the memory probe if possible."""
+    """Return the facts to show before the first step; runs the memory probe if possible.
+
+    Raises:
+        ModelError: the longest batch does not fit into the memory of the GPU.
+    """
     config, place, examples = setup.config, setup.place, setup.examples
     ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}

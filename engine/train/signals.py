@@ -1,4 +1,4 @@
-"""Stop signals: the first SIGINT or SIGTERM stops with a checkpoint, a later one at once."""
+"""Stop signals: the first SIGINT or SIGTERM stops with a checkpoint, the next at once without."""
 
 from __future__ import annotations
 

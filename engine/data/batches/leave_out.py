@@ -1,4 +1,4 @@
-"""Samples that are kept out of the batches: where they are, and what stands in their places.
+"""Leave samples out of the batches: find their examples, and make packed rows without them.
 
 A sample is known by the id of its record. In a packed row only its own document is left out, which
 changes no other one, because attention does not cross documents; a row of nothing else is replaced
@@ -21,7 +21,7 @@ def sample_ids(example: Example) -> list[str]:
 
 
 def kept_in(examples: Sequence[Example], left_out: Collection[str]) -> Sequence[Example]:
-    """Return the examples without those whose samples are all left out."""
+    """Return the examples without those whose samples are all in `left_out`."""
     out = frozenset(left_out)
     return [one for one in examples if not out.issuperset(sample_ids(one))] if out else examples
 

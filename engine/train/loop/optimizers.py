@@ -32,7 +32,13 @@ class OwnOptimizer:
     """Replaces the configured schedule; None keeps it."""
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Return the configured optimizer over the parameter groups of the model."""
+        """Return the configured optimizer over the parameter groups of the model.
+
+        It is made at the first call and kept in the trainer.
+
+        Raises:
+            ConfigError: `train.optimizer` is lamb, whose package is not installed.
+        """
         trainer: Any = self
         if trainer.optimizer is None:
             trained = model if model is not None else trainer.model
@@ -43,7 +49,10 @@ class OwnOptimizer:
         return trainer.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
-        """Return the configured schedule, or the one of `lr_factor` if that is set."""
+        """Return the configured schedule, or the one of `lr_factor` if that is set.
+
+        It is made at the first call and kept in the trainer.
+        """
         trainer: Any = self
         factor = self.lr_factor
         if factor is None and self.recipe.schedule == "one_cycle":
@@ -76,7 +85,7 @@ def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def moments(recipe: TrainConfig) -> dict[str, Any]:
-    """Return the configured betas and epsilon as arguments of the optimizer."""
+    """Return the configured betas and epsilon as arguments of the optimizer; None is left out."""
     given = {"betas": recipe.betas, "eps": recipe.epsilon}
     return {name: value for name, value in given.items() if value is not None}
 

@@ -31,7 +31,10 @@ class StepClock:
         self._ended = self._mark()
 
     def lapped_s(self) -> float:
-        """Return the seconds from the start to the last `lap`; the device must have reached it."""
+        """Return the seconds from the start to the last `lap`, 0 without one.
+
+        The device must have reached the `lap`.
+        """
         return self._since_began(self._lapped)
 
     def took_s(self) -> float:

@@ -107,7 +107,8 @@ class StepConclusion:
     def conclude(self) -> None:
         """Conclude the step that has ended, if there is one, and journal it.
 
-        If its verdict requires work at the boundary, the step in progress is dropped.
+        The step in progress is dropped if the device held the ended one's update back, if the model
+        was run for a report, or if a command or a halt follows.
         """
         step = self.step
         if step is None or not step.ended:
@@ -120,9 +121,10 @@ class StepConclusion:
             self._control.drop_step()
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
-        """Decide on a step that the device has judged.
+        """Decide on a step after the device has applied its update or held it back.
 
-        Return whether the device held the update back for the host; a final gate never does.
+        An update that was held back is applied now if the guard allows it. Return whether the
+        device held it back for the host; a final gate never does.
         """
         step.timed(step.clock.took_s())
         held = step.known.held
@@ -166,7 +168,7 @@ class StepConclusion:
         return self._memory_plan is not None and self._memory_plan.measure == "reserved"
 
     def _act(self, step: StepRecord) -> None:
-        """Queue the commands of guard and autopilot that follow from this step."""
+        """Queue the rollback of the guard or halt, and queue the recovery of the autopilot."""
         wants_back = step.verdict is UpdateVerdict.ROLLBACK
         spared = wants_back and self._monitor.spares_rollback(step.number)
         back = self._monitor.way_back() if wants_back and not spared else None

@@ -118,7 +118,9 @@ class StepLoop:
         return not self._control.dropped
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
-        """Apply late settings, clip and judge; return the gradient norm before clipping.
+        """Apply late settings, clip, check the update; return the gradient norm before clipping.
+
+        For a step that is being dropped nothing is done, and the norm is 0.
 
         The verdict needs no message from other ranks: a loss that is not finite on one rank makes
         the averaged gradients, and so their norm, not finite on every rank.
@@ -192,7 +194,10 @@ class StepLoop:
         return nullcontext() if gate is None or held is None else gate.closed_if(held)
 
     def optimizer_stepped(self) -> None:
-        """Report that the weights have changed; after a gate, the conclusion does so later."""
+        """Call the functions that follow a change of the weights (see `StepConclusion.updated`).
+
+        With a gate they are called later, with the verdict. For a repeated step they are not.
+        """
         step = self._conclusion.step
         if self._replay.running:
             return

@@ -82,7 +82,10 @@ class StepRecord:
 
     @property
     def clip_factor(self) -> float:
-        """The factor by which clipping has multiplied the gradients."""
+        """The factor by which clipping has multiplied the gradients.
+
+        It is 1 if they were not clipped or their norm is not finite.
+        """
         if self.clip is None or not self.clipped or not math.isfinite(self.known.grad_norm):
             return 1.0
         return self.clip / self.known.grad_norm

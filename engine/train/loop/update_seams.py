@@ -1,4 +1,4 @@
-"""How the updates of a Hugging Face trainer ask the step hooks, whoever has built the trainer."""
+"""Connects optimizer and backward passes of a Hugging Face trainer to the step hooks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def connect_updates(
     *,
     alone: bool = False,
 ) -> None:
-    """Let optimizer and backward passes ask the step hooks; both have been made by then.
+    """Let the optimizer and backward passes, which must exist already, ask the step hooks.
 
     Args:
         step_loop: takes the gate and the loss scale.

@@ -123,8 +123,8 @@ class AnomalyMonitor:
     def wants_gradients(self, loss: float, grad_norm: float) -> str:
         """Return why the gradient flow of this update should be measured; empty if it should not.
 
-        The loss is this rank's share, but the gradients are those of all ranks, so it is enough if
-        one rank measures.
+        A request by `ask_gradients` is answered once. The loss is this rank's share, but the
+        gradients are those of all ranks, so it is enough if one rank measures.
         """
         odd = not self.limits().hold(loss, grad_norm)
         asked, self._asked_gradients = self._asked_gradients, ""
@@ -154,9 +154,10 @@ class AnomalyMonitor:
         return self._raise_all(self._detector.update(record), None, "", way_back)
 
     def _look(self, alerts: Sequence[Alert], seen: SeenExamples) -> StepRows | None:
-        """Return the rows of a step that has alerts; losses of rows only for dangerous ones.
+        """Return the rows of a step whose alerts concern all ranks; None without such an alert.
 
-        A collective if all ranks have an alert. Every rank runs the model or none does.
+        Losses of rows are computed only for alarms of an instability. All ranks have the same such
+        alerts, so they gather rows together, and every rank runs the model or none does.
         """
         everyones = [alert for alert in alerts if alert.kind not in LOCAL]
         dangerous = any(a.kind in INSTABILITY and a.severity == ALARM for a in everyones)
@@ -164,7 +165,7 @@ class AnomalyMonitor:
         return self._reporter.look(seen, losses=dangerous) if everyones else None
 
     def explained(self, step: int) -> bool:
-        """Whether one odd record explains all dangerous alerts of a step, and there is one."""
+        """Whether a step has alerts of an instability, and odd records explain all of them."""
         here = [a for a in self.state.alerts if a.step == step and a.kind in INSTABILITY]
         return bool(here) and all(alert.explained_by for alert in here)
 

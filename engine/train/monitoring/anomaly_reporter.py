@@ -169,7 +169,7 @@ class AnomalyReporter:
             )
 
     def _amend(self, **changes: Any) -> None:
-        """Change fields of the newest alarm's report and write it again."""
+        """Change fields of the newest alarm's report, if there is one; rank 0 writes it again."""
         if self._newest is None:
             return
         public_id, report = self._newest
@@ -213,7 +213,8 @@ class AnomalyReporter:
     ) -> tuple[Alert, RowEvidence | None]:
         """Return the alert, explained by an odd record if there is one, and what the rows show.
 
-        An explained alert has the severity watch. Without losses of rows they show nothing (None).
+        An explained alert has the severity watch; a divergence is not explained. The second value
+        is None if the losses of rows or the usual loss are not known.
 
         Args:
             alert: the alert.

@@ -42,6 +42,9 @@ class CulpritReports:
         Args:
             event: the result of the search; it replaces that of an earlier one.
             writes: whether this rank writes reports.
+
+        Raises:
+            OSError: the report cannot be read or written.
         """
         name = event.anomaly
         self._found[name] = event

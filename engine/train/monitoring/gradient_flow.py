@@ -55,7 +55,10 @@ class GradientFlow:
         self._old = [p.detach().clone() for p in self._parameters()]
 
     def after(self) -> GradientsMeasured:
-        """Return, after the update, the norms of every module and which are dead or exploding."""
+        """Return, after the update, the norms of every module and which are dead or exploding.
+
+        The measurement that `before` began ends.
+        """
         now = [p.detach() for p in self._parameters()]
         updates = self._by_module([new - old for new, old in zip(now, self._old, strict=True)])
         rows = zip(self._groups, self._grads, updates, self._by_module(now), strict=True)

@@ -26,7 +26,7 @@ from .recovery_planner import RecoveryPlanner, RecoveryPlannerState
 
 
 class TrainingMonitor:
-    """Judges updates before they are made and steps after them, and plans recoveries.
+    """Checks updates before they are made and steps after them, and plans recoveries.
 
     Every rank calls the same methods in the same order and gets the same results. The parts do not
     know each other; their common order is here.
@@ -63,7 +63,14 @@ class TrainingMonitor:
         return self._anomalies.wants_gradients(loss, grad_norm)
 
     def judge(self, step: int, loss: float, grad_norm: float, nonfinite: str) -> GuardDecision:
-        """Return the guard's decision on the update of a step; a halt calls for a recovery."""
+        """Return the guard's decision on the update of a step; the autopilot hears of a halt.
+
+        Args:
+            step: number of the step.
+            loss: this rank's share of the loss.
+            grad_norm: gradient norm over all ranks, before clipping.
+            nonfinite: what to do with an update that is not finite: skip, halt or rollback.
+        """
         decision = self._guard.judge(step, loss, grad_norm, nonfinite)
         if decision.verdict is UpdateVerdict.HALT:
             self._planner.call(RecoveryCall("", decision.reason))
@@ -103,14 +110,23 @@ class TrainingMonitor:
         return self._anomalies.explained(step) and self._guard.spares(step)
 
     def evaluated(self, metrics: dict[str, float]) -> None:
-        """Add an evaluation to model selection and detector; raise its anomalies."""
+        """Add an evaluation to model selection and detector; raise its anomalies.
+
+        `metrics` must contain `loss`.
+        """
         self._selection.evaluated(self._event_log.step, metrics)
         way_back = partial(self._planner.without_recovery, seen=self._anomalies.state)
         for call in self._anomalies.evaluated(metrics["loss"], way_back):
             self._planner.call(call)
 
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
-        """Return the recovery that the autopilot makes now, with its reason; None without one."""
+        """Return the recovery that the autopilot makes now, with its reason; None without one.
+
+        The decision is journaled if a recovery was called for.
+
+        Args:
+            mode: the policy of the autopilot: off, propose or act.
+        """
         return self._planner.wanted(mode)
 
     def way_back(self) -> Rollback | None:

@@ -247,7 +247,7 @@ def useful_flops_per_token(model: nn.Module, length: float) -> float:
 
 
 def peak_flops_per_s(device: torch.device, precision: torch.dtype) -> float | None:
-    """Measure the rate of a large matrix product on the device; None if memory is too small."""
+    """Measure the FLOP/s of a large matrix product on the device; None if memory is too small."""
     size = _PEAK_SIZE[device.type]
     with suppress(torch.OutOfMemoryError), torch.no_grad():
         line = torch.linspace(-1, 1, size * size, device=device).view(size, size).to(precision)

@@ -1,4 +1,4 @@
-"""Recovery planner: plans rollbacks for anomalies, runs the autopilot, judges the outcome."""
+"""Recovery planner: plans rollbacks for anomalies, runs the autopilot, follows the probation."""
 
 from __future__ import annotations
 
@@ -90,6 +90,8 @@ class RecoveryPlanner:
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
         """Return the autopilot's recovery with its reason, or None; journal the decision.
 
+        The newest call is decided on and forgotten; without one nothing is journaled.
+
         Args:
             mode: off, propose or act.
         """
@@ -110,7 +112,10 @@ class RecoveryPlanner:
         return (command, decision.reason) if decision.verdict == "act" else None
 
     def good_checkpoint(self, alert: Alert, alerts: Sequence[Alert]) -> Manifest | None:
-        """Return the newest good checkpoint before an alert and the warnings before it, or None."""
+        """Return the newest good checkpoint before an alert and the warnings before it, or None.
+
+        Checkpoints that the guard has returned to by itself are left out.
+        """
         near = [
             a
             for a in alerts
@@ -224,8 +229,7 @@ class RecoveryPlanner:
         """End the probation of a recovery if it has failed or passed.
 
         It fails at the first instability alarm after the recovery, which calls for another
-        recovery, and passes when its steps are over.
-
+        recovery. It passes when its steps are over; the incident then ends, too.
 
         Args:
             alerts: recent alerts, oldest first.

@@ -75,7 +75,8 @@ class RowReader:
     def read(self, seen: SeenExamples, modules: list[Module], *, losses: bool) -> StepRows:
         """Return the rows of all ranks, and the modules of the first rank that has any.
 
-        All ranks call this together.
+        If a rank cannot compute its losses, there are no rows, and `missing` says why. All ranks
+        call this together.
 
         Args:
             seen: the examples that this rank trained on.
@@ -179,7 +180,7 @@ def records(examples: Sequence[Example]) -> list[Example]:
 
 
 def _size(loss: float | None) -> float:
-    """Return a loss by which rows are ordered; one that is not finite comes first."""
+    """Return a loss by which rows are ordered: 0 for None, infinity if it is not finite."""
     if loss is None:
         return 0.0
     return loss if math.isfinite(loss) else math.inf

@@ -17,6 +17,8 @@ def evaluation_mode(
 ) -> Iterator[None]:
     """Prepare the model for evaluation in the block; restore mode and generators after it.
 
+    Gradients and dropout are off in the block. CUDA graphs may be freed before it to make room.
+
     Args:
         trainer: the Hugging Face trainer of the model.
         weights: context in which the model holds the weights to evaluate.

@@ -78,7 +78,11 @@ class Evaluator:
         return evaluation_mode(self._trainer, self._weights)
 
     def _batches(self, interrupted: Callable[[], bool]) -> Iterator[Batch]:
-        """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs."""
+        """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs.
+
+        Raises:
+            EvaluationInterrupted: the run is to stop.
+        """
         size = self._config.eval.batch or self._config.train.batch
         ranks = self._agreement.world_size
         own = self._examples[self._agreement.rank :: ranks]

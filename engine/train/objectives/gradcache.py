@@ -100,7 +100,7 @@ def graphs_kept(tokens: Sequence[int], bytes_per_token: int, at_most: int) -> in
     Args:
         tokens: tokens of each micro-batch, padding included.
         bytes_per_token: bytes of a graph per token.
-        at_most: most graphs that the training loop can use.
+        at_most: most graphs that the training loop can use; with 0 none is kept.
     """
     sizes = accumulate(count * bytes_per_token for count in tokens)
     return min(at_most, max(1, sum(size <= KEPT_GRAPH_BYTES for size in sizes)))

@@ -89,7 +89,10 @@ class PreferenceObjective:
             return self.log_probs(self._model, batch).total
 
     def divergence_sum(self, batch: Batch) -> Tensor:
-        """Return the sum of log π (model) − log ρ (reference) over the mismatched completions."""
+        """Return the sum of log π (model) − log ρ (reference) over the mismatched completions.
+
+        Only batches of the task kto have these: each pairs a prompt with another one's completion.
+        """
         other = batch["mismatched"]
         with without_gradients(self._model):
             now = self.log_probs(self._model, other).total

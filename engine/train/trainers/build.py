@@ -40,6 +40,9 @@ def build_trainer(
         position: position of training, which the trainer updates.
         log: writes a line (level, text) to the log of the run.
         lr_factor: replaces the configured schedule; None keeps it.
+
+    Raises:
+        ConfigError: `train.devices` or `train.fast` cannot be met.
     """
     trainer: AnyTrainer
     common = {"recipe": config.train, "position": position, "lr_factor": lr_factor, "model": model}

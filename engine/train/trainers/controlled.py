@@ -62,7 +62,14 @@ class EngineTrainer:
         return len(self._evaluator) > 0
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
-        """Evaluate the current weights, or their moving average if the run keeps one."""
+        """Evaluate the current weights, or their moving average if the run keeps one.
+
+        Args:
+            interrupted: called before each batch by all ranks together; True ends the evaluation.
+
+        Raises:
+            EvaluationInterrupted: the run is to stop; nothing was changed.
+        """
         return self._evaluator.evaluate(interrupted)
 
     def sample(self, prompt: str) -> str:
@@ -74,5 +81,9 @@ class EngineTrainer:
         return self._offload.release()
 
     def reclaim_memory(self) -> None:
-        """Move everything back to this rank's device."""
+        """Move everything back to this rank's device.
+
+        Raises:
+            torch.OutOfMemoryError: another process uses the memory; everything is on the host.
+        """
         self._offload.reclaim()

@@ -40,7 +40,10 @@ class DeviceOffload:
         return int(before - torch.cuda.memory_reserved(self._device))
 
     def empty(self) -> int:
-        """Move the bytes of every storage to the host and return their number."""
+        """Move the bytes of every storage to the host and return their number.
+
+        Captured CUDA graphs are freed and gradients dropped. A second call moves nothing.
+        """
         if not self._emptied:
             self._trainer.forward.release()
             self._model.zero_grad(set_to_none=True)

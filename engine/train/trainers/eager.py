@@ -76,7 +76,10 @@ class EagerTextForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the summed cross-entropy, captured hidden states, and the balance if wanted."""
+        """Return the summed cross-entropy `ce`, and what else the pass gives.
+
+        That is `hidden` if hidden states are captured, and `balance` if it is wanted.
+        """
         if self._own_head is None:
             outputs = model(**{**inputs, "use_cache": False}, fused_lm_head=True)
             found: dict[Want, Tensor] = {"ce": -outputs.log_probs.sum()}

@@ -48,6 +48,7 @@ def try_longest(
     """Measure the longest batch before a run on one device begins, and return the fact to show.
 
     If it does not fit while layers keep their activations, all layers are recomputed from then on.
+    If the trial fails with an error of another kind, the fact says that nothing was measured.
 
     In fast mode the trial captures the graph of the longest batch, which the run keeps; graphs of
     shorter batches reuse its memory.
@@ -106,7 +107,11 @@ def _memory_fact(planned: MemoryEstimate | None, measured: Peak, *, graphs: bool
 
 
 def trial_step(trainer: Any, batch: Batch) -> Peak:
-    """Run two micro-batches with an update between them, undo all, and return the peak memory."""
+    """Run two micro-batches with an update between them, undo all, and return the peak memory.
+
+    Raises:
+        torch.OutOfMemoryError: they do not fit into the memory; everything is undone, too.
+    """
     device = trainer.args.device
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(trainer.own_parameters.values())

@@ -79,7 +79,8 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
     def prepare_step(self, batches: list[Any]) -> None:
         """Count the anchors of the step and clear the gradient of a learned temperature.
 
-        With GradCache, the first pass over the step runs here.
+        The temperature is added to the step's metrics. With GradCache, the first pass over the step
+        runs here.
         """
         own = sum(int(batch["pair_count"]) for batch in batches)
         anchors = sum(gather_sizes(own))
@@ -190,10 +191,10 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Clip and judge the step, and return the gradient norm.
+        """Clip the gradients, check the update, and return the gradient norm before clipping.
 
-        Before that, gradients of parameters outside of DDP (the temperature) are averaged over all
-        ranks.
+        First, gradients of parameters outside of DDP (the temperature) are averaged over all ranks.
+        What GradCache keeps of the step is freed.
         """
         self._cache = None
         for parameter in self.own_parameters.values():

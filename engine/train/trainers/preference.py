@@ -58,6 +58,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         """Count the rows of the step and compute the log-probabilities of the reference.
 
         They are computed for the whole step, because without graphs it is slow to disable adapters.
+        For kto, the mean divergence of the step is computed, too. All of that ends early if the
+        step is dropped.
         """
         self._scales = self._count(batches)
         self._micro_batches = max(1, len(batches))
