@@ -48,5 +48,5 @@ class Incidents:
         return self._id
 
     def end(self) -> None:
-        """End the present incident; the next alert begins another."""
+        """End the present incident; the next alert about the weights begins another."""
         self._id = ""

@@ -51,7 +51,7 @@ class AdviceContext(msgspec.Struct, frozen=True, kw_only=True):
 CAUSES: dict[str, tuple[str, ...]] = {
     "spike": (
         "an outlier batch: garbled, duplicated or very long samples",
-        "a learning rate too high for this state, if the loss does not come back",
+        "a learning rate too high for this state, if the loss does not return to its usual level",
     ),
     "divergence": (
         "learning rate too high",
@@ -123,7 +123,11 @@ ADVICE: dict[str, str] = {
 
 
 def recommend(alert: Alert, now: AdviceContext) -> list[Recommendation]:
-    """Return the recommended commands for one alert, best first; none if one record explains it."""
+    """Return the recommended commands for one alert, best first.
+
+    The list is empty if an odd record explains the alert, and for kinds against which no command
+    helps.
+    """
     if alert.explained_by:
         return []
     match alert.kind:
@@ -208,7 +212,9 @@ def _why_recover(alert: Alert, attempt: RecoveryAttempt) -> str:
         f"Goes back {lost} steps to {attempt.checkpoint}{skips}, and sets the learning rate to "
         f"{attempt.lr_scale:.4g} × its schedule{clip}. The next steps are a probation."
     )
-    return f"{found} Send it if the loss does not come back." if alert.kind == "spike" else found
+    if alert.kind != "spike":
+        return found
+    return f"{found} Send it if the loss does not return to its usual level."
 
 
 def _stay_scale(now: AdviceContext) -> float:
@@ -237,7 +243,9 @@ def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
 
 
 def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
-    """Return a max grad norm above the usual norms, or None if the one in force is tighter.
+    """Return a max grad norm above the usual norms.
+
+    None if the one in force is tighter, or the usual norms are not known.
 
     It is at most half of the norm that raised the alert, because explosions before it may have
     widened the range of usual norms.

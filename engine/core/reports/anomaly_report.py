@@ -222,7 +222,7 @@ def from_json(data: bytes) -> AnomalyReport:
     """Decode a report from JSON; unknown fields, as of other versions, are ignored.
 
     Raises:
-        msgspec.ValidationError: the data is not a report.
+        msgspec.DecodeError: the data is not JSON, or (as `ValidationError`) not a report.
     """
     return msgspec.convert(msgspec.json.decode(data), AnomalyReport, strict=False)
 

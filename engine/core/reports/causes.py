@@ -72,7 +72,7 @@ def _rate(signs: Signs) -> list[str]:
 def _batch(signs: Signs) -> list[str]:
     found = []
     if signs.grad_ratio is not None and signs.grad_ratio > GRAD_LOUD:
-        found.append(f"the gradient of this step is ×{signs.grad_ratio:.3g} the usual one")
+        found.append(f"the gradient norm of this step is {_times(signs.grad_ratio)}")
     if signs.longest and signs.longest_before and signs.longest > LONG * signs.longest_before:
         found.append(
             f"a sample of {signs.longest} tokens; the longest of the step before has "
@@ -85,6 +85,13 @@ def _batch(signs: Signs) -> list[str]:
     if signs.repeated:
         found.append(f"twice or more in the batch: {', '.join(signs.repeated[:3])}")
     return found
+
+
+def _times(ratio: float) -> str:
+    """Return how a gradient norm compares with the upper end of its usual range."""
+    if not math.isfinite(ratio):
+        return "not finite"
+    return f"×{ratio:.3g} the upper end of its usual range"
 
 
 def _origin(signs: Signs) -> str:

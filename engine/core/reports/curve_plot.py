@@ -75,7 +75,10 @@ def _curve(name: str, values: Sequence[float | None], rows: int, wide: int) -> l
 def _height(
     value: float | None, low: float, high: float, rows: int, *, logarithmic: bool
 ) -> float | None:
-    """Return the height of a bar in eighths of a row; infinite for a value that is not finite."""
+    """Return the height of a bar in eighths of a row.
+
+    It is infinite for a value that is not finite, and None for a value that is None.
+    """
     if value is None:
         return None
     if not math.isfinite(value):

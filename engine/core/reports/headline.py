@@ -39,7 +39,7 @@ def _todo(report: AnomalyReport) -> str:
         return "no command helps"
     command = f"`{report.actions[0].command}`"
     if report.kind == "spike" and report.verdict != "not recovered":
-        return f"{command}, unless the loss comes back"
+        return f"{command}, unless the loss returns to its usual level"
     return command
 
 

@@ -64,7 +64,7 @@ def _evidence(report: AnomalyReport) -> list[tuple[str, str]]:
     seen = report.evidence
     return [
         ("Loss", _loss(report)),
-        ("Gradient norm", _gradient(seen)),
+        ("Gradient norm", _gradient(report)),
         ("Learning rate", _learning_rate(seen)),
         ("Clipping", _clipping(seen)),
         ("Good checkpoint", _checkpoint(seen)),
@@ -76,20 +76,30 @@ def _evidence(report: AnomalyReport) -> list[tuple[str, str]]:
 
 
 def _loss(report: AnomalyReport) -> str:
-    """Return loss, the one before, and how far out the value of the alert is."""
+    """Return the loss, the one before, and for an alert about the loss how far out it is."""
     seen = report.evidence
     parts = [
         _number(seen.current_loss),
         f"{seen.previous_loss:.4g} in the step before" if seen.previous_loss is not None else "",
         _level_now(report),
-        f"×{report.ratio:.3g} of its level" if report.ratio is not None else "",
-        f"{report.z:.1f} standard deviations of the noise" if report.z is not None else "",
+        *(_far_out(report) if report.kind in ("spike", "divergence") else ()),
     ]
     return ", ".join(part for part in parts if part)
 
 
+def _far_out(report: AnomalyReport) -> list[str]:
+    """Return how far the value of an alert is from its level; empty texts if that is unknown."""
+    return [
+        f"×{report.ratio:.3g} of its level" if report.ratio is not None else "",
+        f"{report.z:.1f} standard deviations of the noise" if report.z is not None else "",
+    ]
+
+
 def _level_now(report: AnomalyReport) -> str:
-    """Return the present level as text; empty if it is unknown or equals the current loss."""
+    """Return the level that the loss of a divergence has risen to, as text.
+
+    Empty for other alerts, and if it is unknown or equals the current loss.
+    """
     now = report.level_now
     known = now is not None and math.isfinite(now) and now != report.evidence.current_loss
     return f"level now {_number(now)}" if known and report.kind == "divergence" else ""
@@ -105,13 +115,17 @@ def _number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _gradient(seen: Evidence) -> str:
+def _gradient(report: AnomalyReport) -> str:
+    """Return the gradient norm, its usual range, and for its explosion how far out it is."""
+    seen = report.evidence
     if seen.grad_norm is None:
         return ""
-    if seen.grad_normal is None:
-        return _number(seen.grad_norm)
-    low, high = seen.grad_normal
-    return f"{seen.grad_norm:.4g} (normal range {low:.4g} – {high:.4g})"
+    norm = _number(seen.grad_norm)
+    if seen.grad_normal is not None:
+        low, high = seen.grad_normal
+        norm = f"{norm} (normal range {low:.4g} – {high:.4g})"
+    far_out = _far_out(report) if report.kind == "grad_explosion" else []
+    return ", ".join(part for part in (norm, *far_out) if part)
 
 
 def _learning_rate(seen: Evidence) -> str:

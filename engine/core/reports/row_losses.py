@@ -99,7 +99,7 @@ class RowEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def named(records: Sequence[str]) -> str:
-    """Return the names of records as text, of many the first three."""
+    """Return the names of records as text, of many the first three and the number of the others."""
     shown = ", ".join(records[:3])
     return shown if len(records) <= 3 else f"{shown} and {len(records) - 3} more"
 
@@ -124,7 +124,14 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def weigh(rows: Sequence[Row], rise: Rise) -> RowEvidence:
-    """Tell by the losses of single rows where a rise of the loss comes from."""
+    """Tell by the losses of single rows where a rise of the loss comes from.
+
+    Without rows of the alert's step the evidence is empty.
+
+    Args:
+        rows: the rows of the alert's step and of the step before, computed again.
+        rise: the rise of the loss.
+    """
     now = [row for row in rows if row.batch == CURRENT]
     before = [row for row in rows if row.batch == PREVIOUS]
     if not now:
@@ -162,7 +169,10 @@ def _origin(
 
 
 def _damaged(before: list[Row], rise: Rise) -> bool:
-    """Whether the rows of the step before have a higher loss now than when they were trained."""
+    """Whether the rows of the step before have a clearly higher loss now than when trained.
+
+    True also if their loss is not finite now.
+    """
     trained = rise.previous_loss
     if trained is None or not math.isfinite(trained):
         trained = rise.level
@@ -197,14 +207,17 @@ def _slack(rise: Rise, noise: float, rows: int) -> float:
 
 
 def _odd(now: list[Row], rise: Rise, noise: float) -> list[Row]:
-    """Return the rows far above the usual loss, the highest first."""
+    """Return the rows whose loss is far above the usual loss or not finite, the highest first."""
     least = max(rise.level + ODD_SD * noise, ODD_RISE * rise.level)
     found = [row for row in now if not row.loss <= least]
     return sorted(found, key=lambda row: -_size(row.loss))
 
 
 def _noise(before: list[Row], now: list[Row]) -> float:
-    """Return the standard deviation of a row, from the step before if its rows are known."""
+    """Return the standard deviation of a row, from the step before if its rows are known.
+
+    It is 0 with fewer than two finite losses.
+    """
     known = sorted(row.loss for row in (before or now) if math.isfinite(row.loss))
     if len(known) < 2:
         return 0.0
@@ -240,6 +253,9 @@ def _source(row: Row) -> str:
 
 
 def _only(odd: list[T], all_of_them: list[T]) -> T | None:
-    """Return the one value that several odd rows share, if other rows have other values."""
+    """Return the one value that several odd rows share, if other rows have other values.
+
+    Else return None.
+    """
     values = set(odd)
     return odd[0] if len(odd) > 1 and len(values) == 1 and set(all_of_them) != values else None

@@ -74,7 +74,8 @@ def test_they_are_the_users_own_keys(report: str) -> None:
 def test_the_first_line_and_the_list_have_the_key_of_the_first_command() -> None:
     state, page = state_of(), to_markdown(spike_report())
     lines = with_keys(page, current(state), state).splitlines()
-    assert lines[0] == "# Loss spike at step 1241: `recover a1241` [R], unless the loss comes back"
+    todo = "`recover a1241` [R], unless the loss returns to its usual level"
+    assert lines[0] == f"# Loss spike at step 1241: {todo}"
     assert any(line.startswith("1. `recover a1241` [R]: Goes back 441 steps") for line in lines)
     assert any(line.startswith("3. `pause` [space]: Holds") for line in lines)
     other = replace(current(state), step=3)

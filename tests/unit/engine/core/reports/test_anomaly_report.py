@@ -128,6 +128,14 @@ def test_the_first_command_changes_nothing_where_nothing_is_in_danger(kind: str)
     assert first.command.split()[0] in {"eval", "profile"}
 
 
+def test_how_far_out_a_value_is_stands_beside_the_quantity_that_it_is_about() -> None:
+    page = to_markdown(build_report(alert("grad_explosion"), evidence()))
+    assert "- **Loss:** 6.52, 1.02 in the step before\n" in page
+    assert "(normal range 0.4 – 1.2), ×6.52 of its level, 14.2 standard deviations" in page
+    for kind in ("straggler", "collapse", "throughput_drop"):
+        assert "of its level" not in to_markdown(build_report(alert(kind), evidence()))
+
+
 def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
     exploded = msgspec.structs.replace(alert("grad_explosion"), value=20.5, baseline=2.8)
     wide = AdviceContext(norm_high=17.8)
@@ -144,7 +152,7 @@ def test_a_clip_in_force_is_never_loosened_by_a_recommendation() -> None:
 def test_markdown_has_what_a_person_needs() -> None:
     text = to_markdown(build_report(alert(), evidence()))
     for line in (
-        "# Loss spike at step 123: `recover spike-123`, unless the loss comes back",
+        "# Loss spike at step 123: `recover spike-123`, unless the loss returns to its usual level",
         "- **Time:** 2023-11-14 22:13:20 UTC",
         "- **Step:** 123 (epoch 1.31)",
         "- **Alert:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)",
@@ -306,7 +314,7 @@ noise
 
 1. `recover spike-123`: Goes back 3 steps to step-000120, skips the data of 23 steps, and sets \
 the learning rate to 0.5 × its schedule and the gradient clip to 0.6. The next steps are a \
-probation. Send it if the loss does not come back.
+probation. Send it if the loss does not return to its usual level.
 2. `rollback step-000120 lr=0.5 clip=0.6 skip=23`: Does the same at once, without the probation.
 3. `pause`: Holds training while you look. Most single spikes recover in some steps.
 
@@ -314,10 +322,10 @@ Look at the samples of this and the previous batch before you change anything.
 
 ## Likely causes
 
-1. a learning rate too high for this state, if the loss does not come back (changed lately: lr \
-scale 0.5; 60% of recent steps were clipped)
-2. an outlier batch: garbled, duplicated or very long samples (the gradient of this step is \
-×6.67 the usual one)
+1. a learning rate too high for this state, if the loss does not return to its usual level \
+(changed lately: lr scale 0.5; 60% of recent steps were clipped)
+2. an outlier batch: garbled, duplicated or very long samples (the gradient norm of this step is \
+×6.67 the upper end of its usual range)
 
 ## Tried before
 

@@ -42,7 +42,8 @@ def test_without_evidence_the_causes_are_in_their_usual_order() -> None:
         ("divergence", Signs(lr_scale=1.5), " (it is ×1.5 that of the schedule)"),
         ("divergence", Signs(lr_raised=["lr scale 3"]), " (changed lately: lr scale 3)"),
         ("spike", Signs(grad_ratio=3.0), ""),
-        ("spike", Signs(grad_ratio=3.1), " (the gradient of this step is ×3.1 the usual one)"),
+        ("spike", Signs(grad_ratio=3.1),
+         " (the gradient norm of this step is ×3.1 the upper end of its usual range)"),
         ("spike", Signs(longest=150, longest_before=100), ""),
         ("spike", Signs(longest=151, longest_before=100),
          " (a sample of 151 tokens; the longest of the step before has 100)"),
@@ -65,7 +66,7 @@ def test_evidence_begins_beyond_its_threshold(kind: str, signs: Signs, text: str
 def test_an_infinite_gradient_speaks_for_overflow_and_for_the_batch() -> None:
     found = causes("nonfinite", Signs(grad_ratio=math.inf))
     assert found[0].endswith("(the gradient norm is not finite)")
-    assert "the gradient of this step is ×inf" in found[1]
+    assert "the gradient norm of this step is not finite" in found[1]
 
 
 def test_more_evidence_comes_first_and_equal_evidence_in_the_usual_order() -> None:
