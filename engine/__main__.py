@@ -296,7 +296,10 @@ def _early_stop(
 
 
 def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
-    """Return the end of a run that was stopped while loading; rank 0 first answers all commands."""
+    """Return the end of a run that was stopped while loading.
+
+    Rank 0 first records an outcome for every command that waits.
+    """
     if int(os.environ.get("RANK", "0")) == 0:
         with decision_lock(start.run):
             unanswered.conclude(

@@ -13,7 +13,7 @@ DIVERGED = 2.0
 loss ends near the log of the vocabulary size, a few times the loss of a good model, so a larger
 factor would often not be reached."""
 SETTLED = 5
-"""Steps at the start that are not judged, because the average is not settled yet."""
+"""First steps, which cannot count as diverged, because the average is not settled yet."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class EvaluationHistory(msgspec.Struct, kw_only=True):
     """Best value of the early-stopping metric."""
 
     def push(self, step: int, metrics: dict[str, float]) -> bool:
-        """Add an evaluation; return False if the step was evaluated before."""
+        """Replace the last evaluation by this one; return False if that was at the same step."""
         again = step == self.step
         self.step, self.metrics = step, metrics
         return not again
@@ -124,7 +124,7 @@ class ModelSelection:
             history.stopping.push(stop.metric, step, metrics[stop.metric], stop.min_delta)
 
     def metrics_at(self, step: int) -> dict[str, float]:
-        """Return the metrics of the evaluation at a step; empty without one."""
+        """Return the metrics of the last evaluation; empty if it was not made at this step."""
         history = self.state.judgement
         return history.metrics if history.step == step else {}
 

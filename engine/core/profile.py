@@ -16,7 +16,7 @@ from ..protocol.events import StepsProfiled
 STEP, MICRO_BATCH = "step", "micro-batch"
 PARTS = ("data", "forward", "backward", "judge", "update")
 VERDICT = "verdict"
-"""Span in which the previous step is judged, within the first micro-batch of the next step."""
+"""Span in which the previous step is checked, within the first micro-batch of the next step."""
 _LONGEST = 12
 _NS = 1e9
 
@@ -35,7 +35,7 @@ class Activity:
 
     @property
     def began_ns(self) -> int:
-        """When the host began or launched the activity."""
+        """When the host launched the activity, or when it started if that is not known."""
         return self.start_ns if self.launched_ns is None else self.launched_ns
 
 

@@ -131,7 +131,7 @@ class RecoveryHistory(msgspec.Struct, kw_only=True):
             self.probation = None
 
     def begin(self, attempt: RecoveryAttempt, probation_steps: int) -> None:
-        """Record an attempt and start its probation."""
+        """Record an attempt and start its probation of so many steps after its checkpoint."""
         self.attempts.append(attempt)
         until = attempt.step + probation_steps
         self.probation = Probation(attempt=attempt, until_step=until)

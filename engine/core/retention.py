@@ -96,7 +96,7 @@ def _value(manifest: RetainedCheckpoint, by: str | None) -> float | None:
 def newest_good(
     manifests: Sequence[_Checkpoint], before_step: int | None = None
 ) -> _Checkpoint | None:
-    """Return the newest good checkpoint, if wanted at or before a step; None without one."""
+    """Return the newest good checkpoint, at or before a step if one is given; None without one."""
     fit = (m for m in reversed(manifests) if m.good and _at_or_before(m, before_step))
     return next(fit, None)
 

@@ -76,7 +76,7 @@ def apply_setting(
 
 
 def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
-    """Return the settings after a rollback, which may bring a learning rate scale and a clip."""
+    """Return the settings after a rollback: with its LR scale and its clip, where it has one."""
     if command.lr_scale is not None:
         settings = msgspec.structs.replace(settings, lr_scale=command.lr_scale)
     if command.clip is not None:

@@ -60,7 +60,8 @@ def setup_rank_log(run_dir_logs: Path, rank: int) -> logging.Handler:
 def log_file(path: Path) -> logging.Handler:
     """Return a handler that appends log records to a file, in the format of the rank logs.
 
-    For a process of somebody else, whose own logging setup must stay as it is.
+    The file is opened with the first record. The handler is for a process of somebody else, whose
+    own logging setup must stay as it is.
     """
     handler = logging.FileHandler(path, encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter(_FORMAT.format(rank=0)))

@@ -37,7 +37,7 @@ class Forward(Protocol):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Run a micro-batch forward.
+        """Run a micro-batch forward and return the wanted tensors by name.
 
         Args:
             model: the prepared model, wrapped in DDP if there is one.

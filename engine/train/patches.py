@@ -77,7 +77,7 @@ def zero_grad_of_trained(model: Any) -> None:
 
 
 def guard_optimizer(optimizer: Any, hooks: UpdateHooks) -> None:
-    """Keep the optimizer from touching weights and state in a refused or dropped step."""
+    """Replace `optimizer.step`: in a refused or dropped step it changes no weight and no state."""
     step = optimizer.step
 
     @functools.wraps(step)

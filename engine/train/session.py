@@ -161,7 +161,10 @@ def hash_content(
 
 
 def record_accepted(identity: RunIdentity | None, event_log: EventLog) -> dict[str, str]:
-    """Journal the content changes that were accepted on resume, and return them as a fact."""
+    """Journal the content changes that were accepted on resume, and return them as a fact.
+
+    Without any, nothing is journaled and there is no fact.
+    """
     if identity is None or not identity.accepted:
         return {}
     text = "; ".join(identity.accepted)
@@ -425,7 +428,7 @@ def after_update(
 
 
 def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
-    """Return the comparison of steps with the memory planned for a GPU; None without a plan."""
+    """Return the comparison of steps with the memory plan; None on a CPU or without a plan."""
     if planned is None or planned.device != "cuda":
         return None
     return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")

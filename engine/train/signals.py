@@ -1,4 +1,7 @@
-"""Stop signals: the first SIGINT or SIGTERM stops with a checkpoint, the next at once without."""
+"""Stop signals: the first SIGINT or SIGTERM saves a checkpoint and stops, the next stops at once.
+
+What was not saved is then lost.
+"""
 
 from __future__ import annotations
 

@@ -7,6 +7,8 @@ from fttui.engine.protocol.events import StepsProfiled
 from ..text import format as fmt
 
 _BAR = 24
+_LABELS = {"judge": "check"}
+"""What a part of a step is called where its name in the journal says less."""
 
 
 def profile_lines(found: StepsProfiled) -> list[str]:
@@ -25,7 +27,8 @@ def _parts(found: StepsProfiled) -> list[str]:
         share = part.host_s / found.step_s if found.step_s else 0.0
         device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
         drawn = ("█" * round(_BAR * share)).ljust(_BAR)
-        rows.append(f"{part.name:<9}{100 * share:>4.0f} % {drawn} {_time(part.host_s):>8}{device}")
+        label = _LABELS.get(part.name, part.name)
+        rows.append(f"{label:<9}{100 * share:>4.0f} % {drawn} {_time(part.host_s):>8}{device}")
     return rows
 
 

@@ -39,7 +39,10 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def threatens(self) -> bool:
-        """Whether the alert threatens the weights, so that a recovery returns to before it."""
+        """Whether the alert threatens the weights, so that a recovery returns to before it.
+
+        That is an instability that is more than information and that no odd record explains.
+        """
         return self.kind in INSTABILITY and self.severity != INFO and not self.explained_by
 
 

@@ -27,7 +27,7 @@ model memorises its data. The last 3 are left out, so that a rise does not widen
 WARMUP_RECORDS = 12
 """Records after which a level is known well enough for reports and verdicts."""
 FIRST_RECORDS = 6
-"""Records after which values are judged, at first by wide limits."""
+"""Records after which values are compared with limits, which are wide at first."""
 MIN_SD = 0.0015
 """Least standard deviation, 0.15 %; smaller noise is rounding in the log."""
 PRIOR_SD, PRIOR_WEIGHT = 0.1, 3

@@ -219,7 +219,7 @@ class Overfit(msgspec.Struct):
         """Add an evaluation; return the best loss, once, if this one shows overfitting, else None.
 
         Args:
-            eval_loss: loss of the evaluation.
+            eval_loss: loss of the evaluation; one that is not above 0 is ignored.
             train: level of the training loss.
         """
         if eval_loss <= 0:

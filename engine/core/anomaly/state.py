@@ -47,7 +47,10 @@ def _by_value(finding: Finding) -> Yardstick:
 
 
 def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
-    """Return the allocated memory of each rank in a record; empty if the record has none."""
+    """Return the allocated memory of each rank in a record, in the record's unit.
+
+    A record without that gives the memory of its own rank, or an empty list.
+    """
     ranks = record.get("rank_mem")
     if ranks:
         return [float(held) for held in ranks]

@@ -218,7 +218,7 @@ def _why_recover(alert: Alert, attempt: RecoveryAttempt) -> str:
 
 
 def _stay_scale(now: AdviceContext) -> float:
-    """Return the LR scale to lower; one raised above the schedule may itself be the cause."""
+    """Return the LR scale to lower: at most 1, because a higher one may itself be the cause."""
     return min(now.lr_scale, 1.0)
 
 

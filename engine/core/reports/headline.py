@@ -79,7 +79,7 @@ def _guard(report: AnomalyReport) -> str:
 
 
 def _rows(rows: RowEvidence | None) -> list[str]:
-    """Return what the losses of rows say, one sentence per finding."""
+    """Return what the losses of rows say, one sentence per finding; empty if they are not known."""
     if rows is None or rows.current is None:
         return []
     found = [_origin(rows)]

@@ -30,7 +30,7 @@ _LIBRARIES = ("torch", "transformers", "peft", "bitsandbytes", "trl", "fttui")
 def _versions() -> dict[str, str]:
     """Return the versions of the training libraries, cached because reading metadata is slow.
 
-    The environment of a watched script may lack some of them.
+    Those that are not installed, as may be the case beside a watched script, are left out.
     """
     found = {}
     for library in _LIBRARIES:

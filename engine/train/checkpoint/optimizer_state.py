@@ -32,7 +32,7 @@ class _Weight:
 
 
 def bare(optimizer: Any) -> Any:
-    """Return the optimizer inside accelerate's wrapper."""
+    """Return the optimizer inside accelerate's wrapper, or the optimizer itself without one."""
     return getattr(optimizer, "optimizer", optimizer)
 
 
@@ -65,7 +65,10 @@ def capture_optimizer(optimizer: Any) -> OptimizerState:
 
 
 def _capture(state: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the state of a weight with detached tensors, which lack the mark of paged memory."""
+    """Return the state of a weight with detached tensors; None if it has no state yet.
+
+    Detached tensors lack the mark by which bitsandbytes knows paged memory.
+    """
     if not state:
         return None
     return {k: v.detach() if isinstance(v, Tensor) else v for k, v in state.items()}

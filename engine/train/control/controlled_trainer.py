@@ -106,13 +106,17 @@ class ControlledTrainer(Protocol):
         """
 
     def sample(self, prompt: str) -> str:
-        """Generate text from the current weights."""
+        """Return the text that the model generates for a prompt."""
 
     def release_memory(self) -> int:
         """Free the memory of this rank's device and return the number of bytes freed."""
 
     def reclaim_memory(self) -> None:
-        """Take the memory of this rank's device back; raises if another process holds it."""
+        """Take the memory of this rank's device back.
+
+        Raises:
+            Exception: another process holds it; the memory stays released.
+        """
 
 
 class StepHooks(Protocol):

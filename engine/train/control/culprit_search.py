@@ -136,7 +136,10 @@ class _Running:
 
     @property
     def left_out(self) -> set[str]:
-        """The samples that are left out of the step."""
+        """The samples that are left out of the step that is repeated.
+
+        They are those in quarantine at the time and, in a test, those that are not present in it.
+        """
         out = set(self.step.quarantine)
         return out | {*self.samples} - {*self.present} if self.testing else out
 
@@ -154,7 +157,7 @@ class _Running:
         self.difference = max(self.difference, difference)
 
     def tested(self, figures: Figures) -> None:
-        """Pass the figures of a test to the search."""
+        """Pass the figures of a test to the search, which gives the next test or its result."""
         self.tests += 1
         try:
             self.present = self.search.send(figures)
@@ -203,14 +206,17 @@ class CulpritFinder:
 
     @property
     def clip(self) -> float | None:
-        """Max gradient norm of the step; None if it was not clipped."""
+        """Max gradient norm of the step that is repeated; None if there was no limit."""
         return self._now.step.clip if self._now else None
 
     def begin(self, anomaly: str) -> tuple[str, str]:
-        """Go back to before an anomaly; return the old and the new value for the journal.
+        """Hold the run's own state and restore the checkpoint before an anomaly.
+
+        Return the old and the new value for the journal.
 
         Raises:
             Impossible: the steps cannot be repeated; nothing was changed.
+            TrainingFailed: the ranks have restored different states.
         """
         if reason := self._parts.state.why_not_repeated:
             raise Impossible(reason)
@@ -239,7 +245,8 @@ class CulpritFinder:
         """Restore the checkpoint, and look up the samples of the anomaly's step.
 
         Raises:
-            Impossible: nothing was changed.
+            Impossible: the checkpoint cannot be used, or the samples cannot be replaced; the run's
+                own state is in place.
         """
         try:
             _, counters = self._checkpointer.restore(now.plan.checkpoint)
@@ -415,7 +422,10 @@ class CulpritFinder:
         )
 
     def _culprits(self, now: _Running, result: SearchResult) -> list[Culprit]:
-        """Return the culprits as the ranks that trained on them describe them; a collective."""
+        """Return the culprits as the ranks that trained on them describe them; a collective.
+
+        Those with the largest shares come first.
+        """
         found = {one.id: self._culprit(one, now, result) for one in result.culprits}
         mine = [one for name, one in found.items() if name in now.examples]
         every = self._agreement.gather(msgspec.msgpack.encode(mine))

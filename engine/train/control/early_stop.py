@@ -143,7 +143,10 @@ class EarlyStop:
         return self._stop_waits() or (self._notice is not None and self._notice.given())
 
     def _signal_arrived(self) -> bool:
-        """Wait a moment; return whether a signal arrived, even if no handler could run yet."""
+        """Wait up to `_LOOK_EVERY_S`; return whether SIGINT or SIGTERM arrived meanwhile.
+
+        It is noticed even if no Python handler could run yet.
+        """
         ready, _, _ = select.select([self._awake], [], [], _LOOK_EVERY_S)
         arrived = os.read(self._awake, 64) if ready else b""
         return any(number in (signal.SIGINT, signal.SIGTERM) for number in arrived)

@@ -19,7 +19,11 @@ class MemoryOwner(Protocol):
         """Free the memory of this rank's device and return the number of bytes freed."""
 
     def reclaim_memory(self) -> None:
-        """Take the memory of this rank's device back; raises if another process holds it."""
+        """Take the memory of this rank's device back.
+
+        Raises:
+            Exception: another process holds it; the memory stays released.
+        """
 
 
 class MemoryRelease:
@@ -34,7 +38,7 @@ class MemoryRelease:
         self._released = False
 
     def release(self) -> None:
-        """Free the device memory of all ranks, unless it is free already."""
+        """Free the device memory of all ranks, unless it is free already, and log how much."""
         if self._released:
             return
         self._released = True

@@ -21,7 +21,7 @@ class StepReplay(Protocol):
         """Whether steps are being repeated."""
 
     def begin(self, anomaly: str) -> tuple[str, str]:
-        """Go back to before an anomaly; return the old and the new value for the journal.
+        """Return to the checkpoint before an anomaly; return old and new value for the journal.
 
         Raises:
             Impossible: the steps cannot be repeated; nothing was changed.
@@ -32,7 +32,7 @@ class StepReplay(Protocol):
 
     @property
     def clip(self) -> float | None:
-        """Max gradient norm of the step; None if it was not clipped."""
+        """Max gradient norm of the step that is repeated; None if there was no limit."""
 
     def judge(self, loss: float, grad_norm: float) -> None:
         """Take the figures of the step.
@@ -43,7 +43,7 @@ class StepReplay(Protocol):
         """
 
     def may_update(self) -> bool:
-        """Return whether the optimizer may change the weights."""
+        """Return whether the optimizer may change the weights in the step that is repeated."""
 
     def end_step(self) -> bool:
         """Return whether the step counts; it is undone before False is returned."""

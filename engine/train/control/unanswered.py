@@ -40,6 +40,8 @@ class UnansweredCommands:
     def conclude(self, entries: Iterable[ControlEntry], reason: str, stopped: str = "") -> None:
         """Record that the commands without an outcome had no effect.
 
+        Those that were not yet recorded as accepted are recorded as such first.
+
         Args:
             entries: the accepted commands since the start of this engine.
             reason: why they had no effect.

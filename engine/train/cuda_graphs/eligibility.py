@@ -91,12 +91,15 @@ def _program(config: RunConfig, trainer: Any, kernels: Kernels) -> StaticForward
 
 
 def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> str | None:
-    """Return why the model cannot run in static shapes or CUDA graphs; None if it can."""
+    """Return why configuration, device or model rule out static shapes or CUDA graphs, or None.
+
+    None does not promise that they work: a trial decides (see `why_different`).
+    """
     return why_not_fast(config, device.type) or _of_model(model, device)
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
-    """Return why this model cannot run in CUDA graphs; None if it can."""
+    """Return what about this model rules out CUDA graphs; None if nothing is known to."""
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
     if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):

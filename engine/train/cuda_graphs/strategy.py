@@ -24,7 +24,11 @@ class GraphStrategy:
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Run a micro-batch forward; the model is part of the graphs."""
+        """Run a micro-batch forward and return the wanted tensors by name.
+
+        `model` is not used, because the graphs contain the model. The other arguments are those of
+        `GraphForward`.
+        """
         return self._graphs(inputs, *wants, way=way)
 
     def without_gradients(self) -> AbstractContextManager[None]:
@@ -64,5 +68,5 @@ class GraphStrategy:
         self._graphs.make_room()
 
     def release(self) -> None:
-        """Free the memory of all graphs; they are captured again when needed."""
+        """Free the memory of all graphs and gradients; they are made again when needed."""
         self._graphs.release()

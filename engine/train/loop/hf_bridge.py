@@ -161,7 +161,10 @@ class SteppedTrainer(OwnOptimizer):
         return total
 
     def prepare_step(self, batches: list[Any]) -> None:
-        """Compute the values that the loss over a whole step needs before its first micro-batch."""
+        """Compute the values that the loss over a whole step needs before its first micro-batch.
+
+        Here nothing is done; the trainers of the tasks override it.
+        """
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
         """Run one micro-batch forward and backward and return its loss.

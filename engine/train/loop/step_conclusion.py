@@ -67,7 +67,7 @@ class StepConclusion:
         """The gate by which the device applies updates; None if the host decides on each."""
         self._loss_scale: Callable[[], float] | None = None
         self.step: StepRecord | None = None
-        """The step that is judged or waits for its verdict; None once it is journaled."""
+        """The step that is checked or waits for its verdict; None once it is journaled."""
         self._held_bytes: int | None = None
         """Memory of the previous step in bytes; None before the first one and without a GPU."""
 

@@ -346,7 +346,7 @@ class AnomalyReporter:
 
 
 def _raises(event: CommandApplied) -> bool:
-    """Whether a command has raised the learning rate; of unknown settings it may have."""
+    """Whether a command has raised the learning rate; True if its settings are not recorded."""
     if event.settings is None or event.previous is None:
         return True
     return event.settings.lr_scale > event.previous.lr_scale

@@ -28,7 +28,11 @@ class CulpritReports:
         return "" if event is None else "\n".join([_HEADING, *culprit_lines(event)]) + "\n"
 
     def whole(self, name: str, report: bytes) -> bytes:
-        """Return a report in JSON, with what a search has found."""
+        """Return a report in JSON with what a search has found, or unchanged without a search.
+
+        Raises:
+            msgspec.DecodeError: the report is not JSON.
+        """
         event = self._found.get(name)
         if event is None:
             return report

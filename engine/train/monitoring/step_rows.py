@@ -102,7 +102,11 @@ class RowReader:
             try:
                 found = self._computed(batches)
             except Exception as error:  # noqa: BLE001 -- a report without losses beats none
-                missing = str(error) if isinstance(error, NoRowLosses) else f"it failed: {error}"
+                missing = (
+                    str(error)
+                    if isinstance(error, NoRowLosses)
+                    else f"computing them failed: {error}"
+                )
         return StepRows(
             samples=[
                 sample

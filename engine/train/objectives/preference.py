@@ -71,7 +71,10 @@ class PreferenceObjective:
     def log_probs_and_balance(
         self, model: Any, batch: Batch, *, balanced: bool = False
     ) -> tuple[LogProbs, Tensor | None]:
-        """Return log-probabilities [rows], and the load balancing loss [] of experts if wanted."""
+        """Return log-probabilities [rows] and, if `balanced`, the load balancing loss of experts.
+
+        The second value is None otherwise.
+        """
         more = {"output_router_logits": True} if balanced else {}
         with HiddenStates(self._model) as hidden:
             outputs = model(

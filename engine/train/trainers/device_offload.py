@@ -30,7 +30,10 @@ class DeviceOffload:
         """Emptied storages, each with the copy of its bytes on the host."""
 
     def release(self) -> int:
-        """Move everything to the host; return how many bytes of GPU memory that freed."""
+        """Move everything to the host; return how many bytes of GPU memory that freed.
+
+        On a CPU nothing is done, and the number is 0.
+        """
         if self._device.type != "cuda":
             return 0
         before = torch.cuda.memory_reserved(self._device)

@@ -109,7 +109,7 @@ class EagerPairForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the hidden states [2B + N, T, H] of a single pass."""
+        """Return the last hidden states [2B + N, T, H] of a single pass as `hidden`."""
         model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],
@@ -134,7 +134,10 @@ class EagerPreferenceForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the log-probabilities of the completions, [rows], and the balance if wanted."""
+        """Return the log-probabilities of the completions, [rows], as `log_probs`.
+
+        If wanted, the load balancing loss of experts, [], is returned as `balance`.
+        """
         found, balance = self._log_probs(model, inputs, balanced="balance" in wants)
         states: dict[Want, Tensor] = {"log_probs": found.total}
         return states if balance is None else states | {"balance": balance}

@@ -87,7 +87,11 @@ def try_longest(
 
 
 def _measured(trainer: Any, batch: Callable[[], Batch]) -> tuple[Peak, int]:
-    """Return the peak of the trial, and how many layers had to give up their activations for it."""
+    """Return the peak of the trial, and how many layers had to give up their activations for it.
+
+    Raises:
+        torch.OutOfMemoryError: the batch does not fit even if all layers are recomputed.
+    """
     try:
         return trial_step(trainer, batch()), 0
     except torch.OutOfMemoryError:

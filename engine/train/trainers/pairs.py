@@ -60,7 +60,10 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return EagerPairForward(self.model, fact, hidden=self._hidden)
 
     def create_optimizer(self, model: Any = None) -> Any:
-        """Return the optimizer; a learned temperature gets a group without weight decay."""
+        """Return the optimizer; a learned temperature gets a group without weight decay.
+
+        It is clamped to its bounds after every update.
+        """
         optimizer = super().create_optimizer(model)
         temperature = self.objective.temperature
         if temperature.log_scale is not None:

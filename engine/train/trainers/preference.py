@@ -109,7 +109,10 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return self.forward(self.model, inputs, "log_probs", way=way)["log_probs"]
 
     def _log_probs(self, model: Any, inputs: Batch) -> tuple[LogProbs, Tensor | None]:
-        """Return the log-probabilities of the trained model, and its balance if it is trained."""
+        """Return log-probabilities by the trained model, and the load balancing loss of experts.
+
+        The second value is None unless that loss is a part of the trained one.
+        """
         wants: list[Want] = ["log_probs", "balance"] if self._balance_weight else ["log_probs"]
         found = self.forward(model, inputs, *wants)
         tokens = (inputs["labels"][:, 1:] != IGNORED).sum(dim=1)

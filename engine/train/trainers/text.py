@@ -78,7 +78,11 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """Return this micro-batch's share of the next-token loss, plus its SimCTG share."""
+        """Return this micro-batch's share of the loss of the step.
+
+        It is that of the next-token loss, plus those of SimCTG and of the load balancing loss of
+        experts if they are trained.
+        """
         found = self.forward(model, inputs, *self._wants())
         ce = mean_over_step(found["ce"], num_items_in_batch, self.accelerator.num_processes)
         self.step_loop.tally.add_parts(ce=ce)

@@ -206,7 +206,7 @@ def test_several_alarms_of_a_step_run_it_once(scene: Scene) -> None:
     ("error", "words"),
     [
         (NoRowLosses("it compares all pairs"), "not known: it compares all pairs"),
-        (RuntimeError("out of memory"), "not known: it failed: out of memory"),
+        (RuntimeError("out of memory"), "not known: computing them failed: out of memory"),
     ],
 )
 def test_losses_that_cannot_be_computed_leave_the_alarm_as_it_is(
