@@ -82,7 +82,7 @@ def _all_gather(tensor: Tensor) -> Tensor:
 
 
 class _Gather(torch.autograd.Function):
-    """Concatenates tensors of equal shape of all ranks; the gradient of a block sums all ranks'."""
+    """Concatenates tensors of one shape of all ranks; their gradients are summed over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

@@ -122,8 +122,9 @@ class Instability(msgspec.Struct):
     def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> list[Finding]:
         """Return the finding about a record that is not finite, or no finding.
 
-        Only a record after `BAD_RECORDS` finite ones is reported. With a loss scaler a gradient
-        norm that is not finite is only information; the alarm comes with the `SCALER_RECORDS`th.
+        It is reported if it is the first of the run, or the first after `BAD_RECORDS` finite ones.
+        With a loss scaler, a gradient norm that is not finite is then information only; the
+        `SCALER_RECORDS`th of them raises the alarm.
         """
         bad = self._bad(loss, norm)
         if bad is None:

@@ -66,7 +66,9 @@ class Dead(msgspec.Struct):
     """Whether any gradient norm was above 0; a logger that has no norm may write 0."""
 
     def update(self, loss: float | None, grad_norm: float | None, usual: float | None) -> bool:
-        """Add a record; return True once, when the run counts as dead: it has no gradient any more.
+        """Add a record; return True if the run counts as dead now: it has no gradient any more.
+
+        That is once in a stretch of records without a gradient.
 
         Args:
             loss: loss of the record; None if unknown, or if a loss of 0 is normal here.

@@ -59,7 +59,7 @@ class Scale(msgspec.Struct):
 
         The list is empty at first, then has all losses so far, in order, then each new one. It has
         the newest losses again if the run turns out to need another unit. A loss of exactly 0 is
-        only returned if the scale is `linear`.
+        returned only if the scale is `linear` and has a unit.
         """
         self.records += 1
         if loss == 0:

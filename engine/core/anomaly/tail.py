@@ -64,7 +64,7 @@ class Tail(msgspec.Struct):
     def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
         """Add the value `z`, in standard deviations `sd` of a record.
 
-        A value that raised an alarm counts for the largest value only when the next one does.
+        A value that raised an alarm can be the largest one only after the next alarm.
         """
         self.window.push(z)
         residual = z * sd

@@ -110,16 +110,18 @@ class _Path:
     def _go_back(self, checkpoint: str, step: int) -> None:
         """Drop the entries after the record of a checkpoint.
 
-        Without such a record, drop the entries of steps after `step` and all entries of skipped
-        data, whose step is not known.
+        Without such a record, drop those after `step`, and data skipped at `step` itself: whether
+        the checkpoint was written before or after that is not known.
         """
         for at in range(len(self.entries) - 1, -1, -1):
             entry = self.entries[at]
             if isinstance(entry, _Saved) and entry.name == checkpoint:
                 del self.entries[at + 1 :]
                 return
-        kept = [one for one in self.entries if not isinstance(one, _Skipped) and one.step <= step]
-        self.entries = list(kept)
+        later = (isinstance(one, _Step | _Saved) and one.step > step for one in self.entries)
+        del self.entries[next((at for at, one in enumerate(later) if one), len(self.entries)) :]
+        while self.entries and isinstance(self.entries[-1], _Skipped):
+            self.entries.pop()
 
 
 def plan_replay(

@@ -367,7 +367,7 @@ class CulpritFinder:
         return now is not None and now.result is None and not now.testing and not now.step.skipped
 
     def end_step(self) -> bool:
-        """Return True if the step counts; that of the anomaly is undone, with False."""
+        """Return whether the step counts; that of the anomaly is undone first and does not."""
         now = self._now
         assert now is not None, "a replay is running"
         if now.boundary is not None:

@@ -63,7 +63,7 @@ class GraphForward:
             way: Form of the model: trained, reference (without the adapter) or still (no dropout).
 
         Returns:
-            The tensors by name. The next forward pass may overwrite `hidden`.
+            The tensors by name. The next forward pass may overwrite all but `log_probs`.
         """
         rows, length = inputs["input_ids"].shape
         form = Form(

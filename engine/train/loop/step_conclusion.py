@@ -168,7 +168,7 @@ class StepConclusion:
         return self._memory_plan is not None and self._memory_plan.measure == "reserved"
 
     def _act(self, step: StepRecord) -> None:
-        """Queue the rollback of the guard or halt, and queue the recovery of the autopilot."""
+        """Queue the rollback that the guard wants, or halt; queue what the autopilot decides."""
         wants_back = step.verdict is UpdateVerdict.ROLLBACK
         spared = wants_back and self._monitor.spares_rollback(step.number)
         back = self._monitor.way_back() if wants_back and not spared else None

@@ -63,7 +63,9 @@ class TrainingMonitor:
         return self._anomalies.wants_gradients(loss, grad_norm)
 
     def judge(self, step: int, loss: float, grad_norm: float, nonfinite: str) -> GuardDecision:
-        """Return the guard's decision on the update of a step; the autopilot hears of a halt.
+        """Return the guard's decision on the update of a step; a halt calls for a recovery.
+
+        The autopilot decides later on that call (see `wanted`).
 
         Args:
             step: number of the step.

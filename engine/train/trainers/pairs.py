@@ -62,7 +62,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
     def create_optimizer(self, model: Any = None) -> Any:
         """Return the optimizer; a learned temperature gets a group without weight decay.
 
-        It is clamped to its bounds after every update.
+        The temperature is clamped to its bounds after every update.
         """
         optimizer = super().create_optimizer(model)
         temperature = self.objective.temperature

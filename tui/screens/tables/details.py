@@ -28,7 +28,8 @@ NAME_ROOM, VALUE_ROOM = 22, 12
 def anomaly(state: AppState, key: str) -> Iterator[Content]:
     """Yield the lines about an anomaly, whose id is the key; none if it is not known.
 
-    They show its value and the usual one, the steps around it, and the recommended commands.
+    They show its value and what it is compared with, the steps around it, and the recommended
+    commands.
     """
     found = next((a for a in state.run.anomalies if a.event.id == key), None)
     if found is None:
@@ -38,7 +39,7 @@ def anomaly(state: AppState, key: str) -> Iterator[Content]:
     yield assemble(f"{event.severity} · {event.kind} · ", (found.verdict or "open", WATCH))
     if event.value is not None and event.baseline is not None:
         usual = fmt.number(event.baseline)
-        yield assemble(f"{fmt.number(event.value)}, usual value before it: {usual}")
+        yield assemble(f"{fmt.number(event.value)}, compared with {usual}")
     yield Content("")
     names = [name for name in ("loss", "grad_norm", "lr") if name in metrics_of(state.run)]
     yield _cells("step", names, BOLD)

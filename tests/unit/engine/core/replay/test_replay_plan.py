@@ -117,6 +117,15 @@ def test_skipped_data_move_the_position_unless_a_resume_took_them_back() -> None
     assert (step.position, step.quarantine) == (0, ("q",))
 
 
+def test_a_resume_from_a_checkpoint_without_a_record_keeps_the_data_skipped_before_it() -> None:
+    skip = CommandApplied(id="c", command="skip 2", applied=SkipBatches(steps=2))
+    journal = Journal().train(4).save().train(1).add(skip).train(2).add(skip)
+    journal.back("copy", 7).train(1).alarm()
+    assert [one.position for one in journal.plan().steps] == [0, 6, 8, 10]
+    journal.back("copy", 6).train(1).alarm("again")
+    assert [one.position for one in journal.plan("again").steps] == [0, 6, 8]
+
+
 def test_every_step_has_the_quarantine_of_its_time() -> None:
     journal = Journal().train(4).save().train(1).add(settings("a")).train(1).alarm()
     assert [one.quarantine for one in journal.plan().steps] == [(), ("a",)]
