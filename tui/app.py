@@ -35,7 +35,6 @@ from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
 from .screens.handlers.background import load_config
 from .screens.modals.modal import Palette
-from .screens.modals.welcome import WelcomeScreen
 from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
@@ -53,6 +52,12 @@ SLICE = 500
 """Records folded at a time, so that the event loop stays responsive."""
 TELL_S = 5.0
 """Seconds for which a notification is shown."""
+WELCOME_S = 20.0
+"""Seconds for which the first start on a machine shows how to begin."""
+FIRST_TIME = (
+    "{app.help} shows all keys, {app.commands} finds an action by name. Every change shows the "
+    "step at which it took effect. {app.detach} leaves; training continues."
+)
 TICK_S = 1.0
 """Seconds between redraws without new records, for the ages and durations on the screen."""
 SETTLED_S = 1.0
@@ -147,7 +152,10 @@ class FttuiApp(AppBase):
         for fault in self.preferences.faults:
             self.tell(fault, title="preferences")
         if self.preferences.first_time:
-            self.push_screen(WelcomeScreen(self.state), lambda _: note_seen())
+            self.tell(
+                keyed(FIRST_TIME, self.state), "information", title="fttui", seconds=WELCOME_S
+            )
+            note_seen()
         load_config(self)
         self.set_interval(self.preferences.redraw_s, self._redraw_if_due)
         self.set_timer(SETTLED_S, enable_gc)
@@ -267,13 +275,20 @@ class FttuiApp(AppBase):
         self.state = replace(self.state, plot=plot)
         self.redraw()
 
-    def tell(self, text: str, severity: SeverityLevel = "warning", *, title: str = "") -> None:
-        """Show a notification for a few seconds."""
+    def tell(
+        self,
+        text: str,
+        severity: SeverityLevel = "warning",
+        *,
+        title: str = "",
+        seconds: float = TELL_S,
+    ) -> None:
+        """Show a notification for some seconds."""
         self.notify(
             escape_control_characters(text),
             title=title,
             severity=severity,
-            timeout=TELL_S,
+            timeout=seconds,
             markup=False,
         )
 

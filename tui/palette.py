@@ -1,4 +1,4 @@
-"""The command palette's entries, generated from the action table."""
+"""The command palette's entries, generated from the action table; each is one line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,17 @@ from functools import partial
 from typing import cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.content import Content
 
+from .action_words import by_task, relevance
 from .actions import Action, label_of, why_not
 from .app_base import AppBase
+from .widgets.text_line import ACCENT, DIM, assemble
+
+_MARGIN = 6
+"""Columns of the palette beside an entry: padding and scroll bar."""
+_LABEL = 18
+"""Columns of the label, so that the helps begin below each other."""
 
 
 class ActionCommands(Provider):
@@ -22,28 +30,43 @@ class ActionCommands(Provider):
     def _run(self, action: Action) -> Callable[[], None]:
         return partial(self._fttui.action_act, action.id)
 
-    def _entries(self) -> Iterator[tuple[Action, str, str]]:
-        for action in self._fttui.actions:
-            if action.id == "app.commands":
-                continue
-            reason = why_not(action, self._fttui.state)
-            note = f" (not now: {reason})" if reason else ""
-            name = f"{action.group.lower()}: {label_of(action, self._fttui.state)}"
-            yield action, name, f"{action.key}  {action.help}{note}"
+    def _entries(self) -> Iterator[Action]:
+        for _, actions in by_task(self._fttui.actions):
+            yield from (action for action in actions if action.id != "app.commands")
+
+    def _line(self, action: Action) -> Content:
+        """Return an action as one line: label, help or why it is not possible now, and key."""
+        state = self._fttui.state
+        reason = why_not(action, state)
+        return entry(
+            label_of(action, state),
+            action.help if reason is None else f"not now: {reason}",
+            action.key,
+            self.app.size.width - _MARGIN,
+        )
 
     async def discover(self) -> Hits:
-        """Yield all actions in the table's order, the help first.
+        """Yield all actions by task, the help first.
 
         A terminal may send escape and enter in one burst, which arrives as enter alone and runs the
         first entry: that one must be harmless.
         """
-        for action, name, words in sorted(self._entries(), key=lambda e: e[0].id != "app.help"):
-            yield DiscoveryHit(name, self._run(action), help=words)
+        for action in sorted(self._entries(), key=lambda a: a.id != "app.help"):
+            yield DiscoveryHit(self._line(action), self._run(action), text=action.label)
 
     async def search(self, query: str) -> Hits:
-        """Yield the actions whose name or help matches the query."""
+        """Yield the actions that the words of the query find, then those with similar labels."""
         matcher = self.matcher(query)
-        for action, name, words in self._entries():
-            score = max(matcher.match(name), 0.8 * matcher.match(action.help))
+        for action in self._entries():
+            score = relevance(action, query) or 0.4 * matcher.match(action.label)
             if score > 0:
-                yield Hit(score, matcher.highlight(name), self._run(action), help=words)
+                yield Hit(score, self._line(action), self._run(action), text=action.label)
+
+
+def entry(label: str, words: str, key: str, width: int) -> Content:
+    """Return one line of `width` cells: a label, words about it that may be cut, and a key."""
+    left = assemble(f"{label:<{_LABEL}} ", (words, DIM))
+    room = max(0, width - len(key) - 2)
+    shown = left.truncate(room, ellipsis=True)
+    gap = " " * max(2, width - shown.cell_length - len(key))
+    return Content.assemble(shown, gap, assemble((key, ACCENT)))

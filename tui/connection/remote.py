@@ -61,6 +61,11 @@ class RemoteSession(SessionBase):
         return self._ssh.remote_run.engine_alive
 
     @property
+    def host(self) -> str:
+        """The remote host, as the user named it."""
+        return self._ssh.peer
+
+    @property
     def learning_rate(self) -> LearningRate:
         """The learning rate in force when the newest connection was opened."""
         return self._ssh.remote_run.learning_rate

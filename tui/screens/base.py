@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import cast
+from typing import ClassVar, cast
 
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -31,6 +31,8 @@ class RunScreen(Screen[None]):
         (MIN_HEIGHT, "-short"),
         (30, "-tall"),
     ]
+    MODE: ClassVar[str] = ""
+    """Name under which the footer finds the keys of the screen; empty for the app's mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +72,9 @@ class RunScreen(Screen[None]):
         self.query_one(TooSmall).show(state, width, height)
         self.query_one(RunHeader).show(state, now)
         count = self.fttui.count if self.fttui.counting else None
-        self.query_one(ActionFooter).show(state, self.fttui.actions, count)
+        self.query_one(ActionFooter).show(
+            state, self.fttui.actions, count, mode=self.MODE or self.app.current_mode
+        )
         self.show_body(state, now)
 
     def show_body(self, state: AppState, now: float) -> None:

@@ -16,12 +16,19 @@ class TextPage(RunScreen):
     """Shows Markdown or plain text; the arrows scroll, esc goes back."""
 
     AUTO_FOCUS = "#text"
+    MODE = "page"
 
     def __init__(self, title: str, text: str | Content, *, markdown: bool = False) -> None:
         super().__init__()
         self._title = title
         self._text = text
         self._markdown = markdown
+
+    @property
+    def plain_text(self) -> str:
+        """The text of the page without styles; Markdown as it is written."""
+        text = self._text if isinstance(self._text, str) else self._text.plain
+        return escape_control_characters(text)
 
     def compose_body(self) -> ComposeResult:
         """Compose the scrollable text of the page."""

@@ -47,6 +47,7 @@ from fttui.engine.protocol.states import RunState
 from .command_effect import holds
 from .interventions import Intervention, Phase, overtaken_by
 from .run_view import PACE_WINDOW, Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
+from .start.stages import after_record
 from .step_batch import RecordBatch, Steps, steps_of
 
 LOG_LIMIT = 2000
@@ -134,7 +135,8 @@ def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
 
 
 def _add_event(view: RunView, record: Record) -> RunView:
-    view = replace(view, seq=record.seq, time=record.time, step=record.step)
+    stages = after_record(view.stages, record) if view.last is None else view.stages
+    view = replace(view, seq=record.seq, time=record.time, step=record.step, stages=stages)
     handler = _HANDLERS.get(type(record.event))
     return handler(view, record, record.event) if handler else view
 

@@ -24,6 +24,7 @@ from fttui.engine.protocol.states import RunState
 
 from .branches import CLIPPED, EVAL, Branch, live_ends, series_on, value_on
 from .interventions import Interventions
+from .start.stages import StartStage
 
 PACE_WINDOW = 64
 """Number of newest intervals between steps whose median is the pace."""
@@ -147,6 +148,8 @@ class RunView:
     last_step_at: float | None = None
     pace: Pace = field(default_factory=Pace)
     progress: ProgressMade | None = None
+    stages: tuple[StartStage, ...] = ()
+    """The stages of the start, until the first step."""
     branches: tuple[Branch, ...] = (Branch(),)
     steps_seen: int = 0
     tokens_seen: int = 0

@@ -14,60 +14,12 @@ from ..dialogs.command_text import name_of, recommended
 from ..text import format as fmt
 from ..text.glyphs import STATE_SHAPE
 from ..view_model.app_state import AppState
-from ..view_model.connection_port import Link
 from ..view_model.disk_warning import DiskWarning
 from ..view_model.run_view import RunView
 from .event_panels import log_line
-from .text_line import ACCENT, ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, bar, lines
+from .text_line import ACCENT, ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines
 
 LOG_LINES = 6
-
-
-class StartPanel(TextLine):
-    """The panel before the first step: the part that is being loaded, its progress, and the log."""
-
-    BORDER_TITLE = "starting"
-
-    def show(self, state: AppState) -> None:
-        """Draw the loading of model and data, until the first step."""
-        width = max(20, self.content_size.width)
-        room = max(1, self.content_size.height - 6)
-        rows = [*_facts(state), Content(""), _stage(state, width), Content("")]
-        rows += [log_line(line, width) for line in state.run.log[-room:]]
-        self.put(lines(*rows))
-
-
-def _facts(state: AppState) -> list[Content]:
-    started = state.run.started
-    if started is None:
-        connecting = state.link.link is Link.CONNECTING
-        beat = state.link.beat
-        words = "no data from the run yet" if connecting else "the engine is starting"
-        if beat is not None and beat.last_seq > state.run.seq:
-            words = "loading the history of the run"
-        return [assemble((words, DIM))]
-    size = f"{fmt.short_count(started.trainable_params)} of {fmt.short_count(started.total_params)}"
-    params = f"   {size} parameters trainable" if started.total_params else ""
-    devices = ", ".join(started.devices) or fmt.plural(started.world_size, "rank")
-    plan = f"{fmt.count(started.total_steps)} steps of {started.micro_batch_size}"
-    return [
-        assemble((started.model, BOLD), (params, DIM)),
-        assemble((f"{started.task} · {plan} × {started.accumulation} samples · {devices}", DIM)),
-    ]
-
-
-def _stage(state: AppState, width: int) -> Content:
-    progress = state.run.progress
-    if progress is not None and progress.total > 0:
-        share = progress.done / progress.total
-        label = fmt.clip_to(progress.label, max(10, width - 34))
-        return assemble(bar(share, min(24, width // 3)), f" {fmt.percent(share, 0):>5}  ", label)
-    words = progress.label if progress else state.run.detail
-    if not words and state.link.link is Link.CONNECTING:
-        words = "connecting to the run"
-    if not words and state.state is RunState.RUNNING:
-        words = "training step 1; curves start when it ends"
-    return assemble(("◌ ", ACCENT), words or "loading model and data; curves start at step 1")
 
 
 class OutcomePanel(TextLine):

@@ -40,6 +40,7 @@ from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
 from ..modals.rollback import ask_rollback
 from .background import change_control
+from .sharing import SHARING_HANDLERS
 from .view_handlers import VIEW_HANDLERS, Handler
 
 MOST_DIGITS = 6
@@ -277,6 +278,7 @@ HANDLERS: dict[str, Handler] = {
     "app.commands": lambda app: app.action_command_palette(),
     "app.back": lambda app: app.back(),
     "app.detach": lambda app: app.exit(0),
+    **SHARING_HANDLERS,
     **VIEW_HANDLERS,
 }  # fmt: skip
 """A handler for every id of the action table; a test compares the two."""

@@ -15,7 +15,8 @@ from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...widgets.event_panels import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
 from ...widgets.plot import Plot
-from ...widgets.status_panels import OutcomePanel, StartPanel
+from ...widgets.start_panel import StartPanel
+from ...widgets.status_panels import OutcomePanel
 from ...widgets.text_line import DIM, Piece, TextLine, assemble
 from .plot_screen import PlotScreen
 
@@ -53,7 +54,7 @@ class DashboardScreen(PlotScreen):
         """Draw the panels and the plots in view."""
         self.set_class(state.starting and not state.fault, "-starting")
         self.query_one(OutcomePanel).show(state)
-        self.query_one(StartPanel).show(state)
+        self.query_one(StartPanel).show(state, now)
         for plot in self.plots():
             plot.offer(state)
         self.query_one(AnomalyPanel).show(state)

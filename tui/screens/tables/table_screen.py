@@ -104,6 +104,13 @@ class TableScreen(RunScreen):
         at = self.query_one(DataTable).cursor_row
         return self._rows[at].key if self._rows and 0 <= at < len(self._rows) else None
 
+    def row_text(self) -> str:
+        """Return the row under the cursor as plain text, its cells by tabs; empty without one."""
+        at = self.query_one(DataTable).cursor_row
+        if not self._rows or not 0 <= at < len(self._rows):
+            return ""
+        return "\t".join(cell.plain.strip() for cell in self._rows[at].cells)
+
     def move(self, rows: int) -> None:
         """Move the cursor by a number of rows, within the table."""
         table = self.query_one(DataTable)

@@ -28,7 +28,6 @@ from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.modal import Palette
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
-from fttui.tui.screens.modals.welcome import WelcomeScreen
 from fttui.tui.screens.tables.checkpoints import _since
 from fttui.tui.screens.tables.runs import RunsScreen, _distance
 from fttui.tui.view_model.connection_port import Link
@@ -226,10 +225,9 @@ async def test_the_first_time_says_what_to_press_and_only_once(tmp_path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     preferences = Preferences(first_time=True)
     async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
-        await until(pilot, lambda: isinstance(app.screen, WelcomeScreen))
-        assert "pause before the next micro-batch" in text_of(app)
-        await pilot.press("enter")
         await until(pilot, lambda: (tmp_path / "fttui" / "seen").exists())
+        assert "? shows all keys, ctrl+p finds an action by name" in told(app)
+        assert len(app.screen_stack) == 1
 
 
 def test_own_keys_are_read_and_faults_named(tmp_path) -> None:

@@ -8,7 +8,7 @@ from fttui.engine.protocol.requests import Beat
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.view_model.link import LinkView
-from fttui.tui.widgets.status_panels import _facts
+from fttui.tui.widgets.start_panel import run_lines
 
 
 def beat(last_seq: int) -> Beat:
@@ -27,5 +27,5 @@ def beat(last_seq: int) -> Beat:
 )
 def test_why_nothing_is_shown_yet(link: Link, last_seq: int | None, words: str) -> None:
     heard = None if last_seq is None else beat(last_seq)
-    (line,) = _facts(AppState(link=LinkView(link=link, beat=heard)))
+    (line,) = run_lines(AppState(link=LinkView(link=link, beat=heard)))
     assert line.plain == words

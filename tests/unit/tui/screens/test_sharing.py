@@ -1,0 +1,43 @@
+"""What leaves the app: the last command as a command line, and pictures of the screen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fttui.tui.screens.handlers import sharing
+
+SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0h9v9z"/></svg>'
+
+
+def test_without_a_converter_the_svg_stays_and_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "cairosvg", None)
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    said = sharing.with_png(tmp_path / "a.svg")
+    assert said.startswith(f"saved {tmp_path}/a.svg; for a PNG as well, install cairosvg")
+
+
+def test_a_converter_that_fails_is_reported_beside_the_svg(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise subprocess.CalledProcessError(1, "rsvg-convert")
+
+    monkeypatch.setitem(__import__("sys").modules, "cairosvg", None)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(subprocess, "run", broken)
+    assert "no PNG: Command 'rsvg-convert'" in sharing.with_png(tmp_path / "a.svg")
+
+
+def test_an_installed_program_makes_the_png(tmp_path: Path) -> None:
+    if not any(shutil.which(name) for name, _ in sharing.CONVERTERS):
+        pytest.skip("no converter here")
+    svg = tmp_path / "a.svg"
+    svg.write_text(SVG)
+    assert sharing.with_png(svg) == f"saved {svg} and a.png"
+    assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")

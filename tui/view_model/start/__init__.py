@@ -1,0 +1,1 @@
+"""The start of a run, before its first step."""
