@@ -1,6 +1,6 @@
 # make run    install what is missing, then open the app on the demo run
 # make test   install what is missing, then run the test suite, in two processes (WORKERS=1: in one)
-# make test-long   the same with the wide matrices
+# make test-long   the same with the wide matrices and the libraries of all trackers
 # make check  formatting, lint, types, import contracts, size bars
 # make faults       inject every fault a few times and print the table; part of make test
 # make faults-long  the same with the long counts, then the long forms of fuzzing and simulation;
@@ -28,7 +28,7 @@ run: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(PYTEST_ARGS)
 
-test-long: $(VENV)/.installed-dev
+test-long: $(VENV)/.installed-long
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "long or not long" --hypothesis-profile random $(PYTEST_ARGS)
 
 faults: $(VENV)/.installed-dev
@@ -60,6 +60,10 @@ $(VENV)/.installed: pyproject.toml
 
 $(VENV)/.installed-dev: $(VENV)/.installed
 	$(PIP) install -e '.[train,demo,dev]'
+	@touch $@
+
+$(VENV)/.installed-long: $(VENV)/.installed-dev
+	$(PIP) install -e '.[train,demo,dev,dev-trackers]'
 	@touch $@
 
 # The packages under the names they are installed as, for tools that read the source tree.

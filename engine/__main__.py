@@ -25,6 +25,7 @@ import msgspec
 from .config.load import read_resolved
 from .core.lr_range import LrRange
 from .errors import FttuiError, StateNotSaved, TrainingFailed
+from .followers.launch import launch_followers
 from .hub.launch import launch_hub
 from .protocol.events import RunEnded, RunStarted
 from .protocol.states import RunState
@@ -400,6 +401,7 @@ def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -
     if int(os.environ.get("RANK", "0")) == 0:
         after = history.newest.seq if history.newest else 0
         _mark(run, started.incarnation, after, launched="TORCHELASTIC_RUN_ID" in os.environ)
+        launch_followers(run, config)
     event_log.record(started)
     return started
 

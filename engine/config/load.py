@@ -358,7 +358,13 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
     start = config.adapter.start
     adapter = msgspec.structs.replace(config.adapter, start=start and _absolute(start, folder))
-    return msgspec.structs.replace(config, data=data, model=model, adapter=adapter)
+    events = config.tracking.folder
+    tracking = msgspec.structs.replace(
+        config.tracking, folder=events and str(Path(events).expanduser().absolute())
+    )
+    return msgspec.structs.replace(
+        config, data=data, model=model, adapter=adapter, tracking=tracking
+    )
 
 
 def _with_ids(config: RunConfig, folder: Path, places: Mapping[str, str]) -> RunConfig:

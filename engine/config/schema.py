@@ -26,6 +26,10 @@ from .sections.base import (
 from .sections.base import Section as Section
 from .sections.model import AdapterConfig as AdapterConfig
 from .sections.model import ModelConfig as ModelConfig
+from .sections.outward import AlertsConfig as AlertsConfig
+from .sections.outward import HubConfig as HubConfig
+from .sections.outward import Tracker as Tracker
+from .sections.outward import TrackingConfig as TrackingConfig
 
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
@@ -468,14 +472,6 @@ class PolicyConfig(Section, frozen=True, kw_only=True):
     """Steps after a recovery until its success is decided."""
 
 
-class HubConfig(Section, frozen=True, kw_only=True):
-    """The process that serves viewers of the run."""
-
-    idle_s: NonNegative = 600.0
-    """Seconds that this process keeps running after the training process has ended and no viewer is
-    attached."""
-
-
 class RunConfig(Section, frozen=True, kw_only=True):
     """Model, data, task and name of the run."""
 
@@ -495,3 +491,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     guard: GuardConfig = GuardConfig()
     policy: PolicyConfig = PolicyConfig()
     hub: HubConfig = HubConfig()
+    trackers: list[Tracker] = []
+    """Trackers that the run is delivered to while it trains, by processes beside it."""
+    tracking: TrackingConfig = TrackingConfig()
+    alerts: AlertsConfig = AlertsConfig()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 
 from ..errors import FttuiError
 from ..run.files import last_lines
+from ..run.processes.background import start_in_background
 from ..run.processes.marks import Endpoint, read_endpoint
 from ..run.run_dir import RunDirectory
 
@@ -20,27 +18,10 @@ _RELAUNCH_S = 2.0
 def launch_hub(run: RunDirectory) -> None:
     """Start a hub in a session of its own; it exits at once if the run already has a hub.
 
-    A shell starts it in the background, so it is not a child of the caller and leaves no zombie
-    process if the caller never waits for it.
-
     Raises:
         OSError: its log cannot be opened, or the shell cannot be started.
     """
-    command = [sys.executable, "-P", "-m", "fttui.engine.hub", str(run.path.absolute())]
-    with run.open() as folder:
-        folder.make_folder("logs")
-        opened = folder.open_file("logs/hub.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with os.fdopen(opened, "ab") as log:
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            close_fds=True,
-            cwd="/",
-            check=True,
-        )
+    start_in_background(run, "fttui.engine.hub", [str(run.path.absolute())], log="hub.log", cwd="/")
 
 
 class HubStart:

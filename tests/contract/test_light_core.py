@@ -7,10 +7,15 @@ import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from fttui.engine.config.schema import Tracker
+from fttui.engine.errors import FttuiError
 from fttui.tui.cli.main import build_parser
+from fttui.tui.cli.preflight import extras
+from fttui.tui.cli.preflight.extras import TRACKERS
 from fttui.tui.cli.preflight.training_packages import TRAIN, fits
 from tests.support.counting_run import new_counting_run
 from tests.support.wheel import built_wheel, copied_source, light_environment
@@ -19,7 +24,10 @@ from tests.support.without_packages import python_without
 from .links import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-BROUGHT_ALONG = {"huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise"}
+BROUGHT_ALONG = {
+    "huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise", "wandb", "mlflow",
+    "tensorboardX", "trackio", "swanlab", "prometheus_client",
+}  # fmt: skip
 """Packages that only come with the extras."""
 HEAVY = {*TRAIN, *BROUGHT_ALONG}
 SCRIPTS = {"trl", "peft", "bitsandbytes", "datasets"}
@@ -34,13 +42,14 @@ REFUSED = {
 }
 """Commands that need the extra, with a call of each."""
 LIGHT = {
-    "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import",
+    "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import", "sync",
 }  # fmt: skip
 
 _IMPORT_ALL = """
 import importlib, pkgutil
 for name in ("fttui", "fttui.tui", "fttui.engine.protocol", "fttui.engine.run", "fttui.engine.hub",
-             "fttui.engine.config", "fttui.engine.core", "fttui.engine.telemetry"):
+             "fttui.engine.config", "fttui.engine.core", "fttui.engine.telemetry",
+             "fttui.engine.followers"):
     package = importlib.import_module(name)
     inner = pkgutil.walk_packages(package.__path__, name + ".") if name != "fttui" else ()
     for found in inner:
@@ -86,6 +95,21 @@ def test_a_command_that_trains_names_the_extra(command: str, tmp_path: Path) -> 
 def test_one_missing_package_is_named() -> None:
     code = "from fttui.tui.cli.main import main; main(['data', 'x.jsonl'])"
     assert "but trl is not installed. Run:" in python_without(["trl"], code).stderr
+
+
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_a_tracker_without_its_package_names_the_extra(
+    tracker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(extras, "installed", lambda _name: None)
+    with pytest.raises(FttuiError, match=rf"pip install 'fttui\[{tracker}\]'"):
+        extras.require_trackers([tracker])
+    declared = " ".join(PROJECT["optional-dependencies"][tracker])
+    assert any(declared.startswith(package) for package in TRACKERS[tracker])
+
+
+def test_the_trackers_are_those_of_the_configuration() -> None:
+    assert set(TRACKERS) == set(get_args(Tracker))
 
 
 def test_doctor_says_what_works() -> None:

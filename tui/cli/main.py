@@ -17,12 +17,12 @@ from . import (
     data,
     doctor,
     execute,
-    export,
     ls,
     run,
 )
 from .options import Parser, say, warn
 from .output import escaped_output
+from .outward import export, sync
 from .preflight import import_config
 from .temporary_runs import lr_find, profile
 
@@ -30,7 +30,7 @@ INTERRUPTED = 130
 
 _EPILOG = """\
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events and export the newest run.
+newest live run, events, export and sync the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
@@ -83,6 +83,7 @@ def build_parser() -> argparse.ArgumentParser:
         control,
         ls,
         export,
+        sync,
         check,
         data,
         import_config,

@@ -15,6 +15,7 @@ from fttui.engine.run.run_index import find_run
 from .attach import open_app, require_terminal
 from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from .preflight.extras import require_trackers
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -231,6 +232,7 @@ def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
     from fttui.engine.config.memory.hardware import probe_hardware
 
     loaded = load_config(path, overrides)
+    require_trackers(loaded.config.trackers)
     here = check_hardware(loaded.config, probe_hardware())
     require([*check_sources(loaded.config), *here], loaded.places, str(path))
     return loaded

@@ -19,8 +19,8 @@ from fttui.engine.run.identity.trusted_code import require_consent
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
-from .preflight.training_packages import require_training_packages
+from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from ..preflight.training_packages import require_training_packages
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be

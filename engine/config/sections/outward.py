@@ -1,0 +1,62 @@
+"""The sections about what a run tells others: viewers, trackers, people."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from .base import Count, NonNegative, Section
+
+Tracker = Literal["wandb", "tensorboard", "mlflow", "trackio", "swanlab"]
+"""The trackers that a run can be delivered to."""
+AlertKind = Literal["finished", "failed", "halted", "alarm", "recovery", "stalled", "disk"]
+"""What people can be told about."""
+
+
+class HubConfig(Section, frozen=True, kw_only=True):
+    """The process that serves viewers of the run."""
+
+    idle_s: NonNegative = 600.0
+    """Seconds that this process keeps running after the training process has ended and no viewer is
+    attached."""
+
+
+class TrackingConfig(Section, frozen=True, kw_only=True):
+    """Where the trackers of `trackers` put the run.
+
+    Addresses, keys and passwords stay in the environment of the trackers: the server of mlflow is
+    `$MLFLOW_TRACKING_URI`.
+    """
+
+    project: str = "fttui"
+    """Project of wandb, trackio and swanlab; experiment of mlflow."""
+    entity: str | None = None
+    """wandb: team or user; swanlab: workspace; null is the default of the login."""
+    folder: str | None = None
+    """tensorboard: folder in which the run gets a folder of its own; null is the folder
+    `tensorboard` in the run folder."""
+
+
+class AlertsConfig(Section, frozen=True, kw_only=True):
+    """Messages to people through apprise.
+
+    Their addresses are in `$FTTUI_NOTIFY_URLS` or in `~/.config/fttui/notify-urls`, never in the
+    run folder; without addresses nothing is sent.
+    """
+
+    mute: list[AlertKind] = []
+    """What is not worth a message. finished: the run has ended as planned or on request; failed:
+    with an error, without its last state, or its process is gone; halted: the guard has halted it;
+    alarm: an alarm, and the verdict that it has not recovered; recovery: decisions of the autopilot
+    and how recoveries went; stalled: no step for long; disk: its disk is nearly full."""
+    stalled_factor: Annotated[float, Meta(ge=2, le=10_000)] = 20.0
+    """stalled: no step for this many times the median seconds of a step, and for at least 2
+    minutes, while the run trains."""
+    disk_gib: NonNegative = 5.0
+    """disk: free space in GiB below which the disk of the run folder is nearly full."""
+    quiet: str | None = None
+    """Local time in which only `failed`, `halted` and `disk` are sent at once, such as
+    `22:00-07:00`; what else happens is sent as one message when it ends. null: none."""
+    most_per_hour: Count = 20
+    """Messages per hour at most; what is beyond is counted and told with the next message."""

@@ -1,0 +1,1 @@
+"""Processes that follow the journal of a run and write elsewhere: trackers, alerts, metrics."""

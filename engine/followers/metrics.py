@@ -1,0 +1,65 @@
+"""The numbers of steps and evaluations as named metrics, for trackers, tables and Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from ..protocol.events import AnyEvent, EvalFinished, StepFinished
+
+_SPEED = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s", "skew_s")
+_DEVICE = ("mem_", "rss_", "gpu_", "pcie_")
+_RANKS = {"rank_s": "speed", "rank_mem_bytes": "device"}
+_TASK = ("parts", "extra")
+"""Mappings of a step whose keys are metrics of the task."""
+
+
+def numbers(event: AnyEvent) -> dict[str, float]:
+    """Return the metrics of a finished step or evaluation by their names; none for other events.
+
+    Parts of the loss are named `loss.ce`, figures of a rank `rank_s.0`, those of an evaluation
+    `eval.loss`. A figure that was not measured is left out; truth values are 0 or 1.
+    """
+    match event:
+        case StepFinished():
+            return dict(_of_step(event))
+        case EvalFinished(metrics=metrics, seconds=seconds):
+            return {f"eval.{name}": value for name, value in {**metrics, "eval_s": seconds}.items()}
+    return {}
+
+
+def _of_step(event: StepFinished) -> Iterator[tuple[str, float]]:
+    for name in event.__struct_fields__:
+        match getattr(event, name):
+            case int() | float() as value:
+                yield name, float(value)
+            case dict() as values:
+                prefix = "loss." if name == "parts" else ""
+                yield from ((f"{prefix}{key}", float(value)) for key, value in values.items())
+            case list() as values:
+                yield from ((f"{name}.{rank}", float(value)) for rank, value in enumerate(values))
+
+
+def grouped(name: str) -> str:
+    """Return the name of a metric in trackers, such as `train/loss`, `eval/loss`, `speed/step_s`.
+
+    Trackers show the metrics of a group side by side.
+    """
+    if name.startswith("eval."):
+        return f"eval/{name.removeprefix('eval.')}"
+    stem = name.partition(".")[0]
+    if stem in _SPEED or stem == "rank_s":
+        return f"speed/{name}"
+    if stem.startswith(_DEVICE) or stem.startswith("rank_"):
+        return f"device/{name}"
+    return f"train/{name}"
+
+
+def _fields() -> list[str]:
+    lists = (field.name for field in msgspec.structs.fields(StepFinished))
+    return [name for name in lists if name not in _TASK]
+
+
+COLUMNS = tuple(_fields())
+"""Names of the figures of a step in the order of the event, for tables."""

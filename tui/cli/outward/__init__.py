@@ -1,0 +1,1 @@
+"""`export`, `sync` and `prometheus`: what leaves a run for other programs."""

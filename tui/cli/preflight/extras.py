@@ -1,0 +1,46 @@
+"""What the extras for trackers and alerts install, and which commands cannot do without them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fttui.engine.errors import FttuiError
+
+from .training_packages import installed
+
+TRACKERS: dict[str, tuple[str, ...]] = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboardX",),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "trackio": ("trackio",),
+    "swanlab": ("swanlab",),
+}
+"""The trackers, and the packages of which each needs one."""
+
+
+def require_tracker(tracker: str, command: str) -> None:
+    """Refuse to deliver to a tracker whose package is missing.
+
+    Args:
+        tracker: name of the tracker.
+        command: the command as the user typed it, or the key of the configuration.
+
+    Raises:
+        FttuiError: the package is missing; the text names the extra that installs it.
+    """
+    packages = TRACKERS[tracker]
+    if not any(map(installed, packages)):
+        raise FttuiError(
+            f"{command} needs the package {' or '.join(packages)} for {tracker}, which is not "
+            f"installed. Run: pip install 'fttui[{tracker}]'"
+        )
+
+
+def require_trackers(trackers: Iterable[str]) -> None:
+    """Refuse a configuration with a tracker whose package is missing.
+
+    Raises:
+        FttuiError: a package is missing.
+    """
+    for tracker in trackers:
+        require_tracker(tracker, f"trackers: [{tracker}]")
