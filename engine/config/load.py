@@ -303,7 +303,7 @@ def _at(value: Value, place: str) -> Value:
 
 
 def _without_rivals(root: Value, overrides: Sequence[str]) -> Value:
-    """Remove the epochs of the file if an override sets steps, and the other way round."""
+    """Remove the epochs of the file if overrides set steps but not epochs, and vice versa."""
     parts = (override.partition("=") for override in overrides)
     given = {key.strip(): value.strip() for key, _, value in parts}
     for key, rival in (("train.steps", "train.epochs"), ("train.epochs", "train.steps")):

@@ -53,7 +53,7 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
 
 
 def in_steps(config: RunConfig, plan: StepPlan) -> RunConfig:
-    """Return the configuration with the intervals given per epoch turned into steps."""
+    """Return the configuration with the intervals given per epoch turned into steps, at least 1."""
     replaced: dict[str, Any] = {
         name: replace(section, every=max(1, round(plan.steps_per_epoch / section.per_epoch)))
         for name, section in (("eval", config.eval), ("checkpoint", config.checkpoint))

@@ -79,7 +79,8 @@ def load_examples(
 
     Raises:
         DataError: The data have no usable record, a record is invalid, nothing could be learned,
-            or a finding needs consent.
+            `data.quarantine` names an unknown sample or all of a source, or a finding needs
+            consent.
     """
     sets = examine_examples(config, tokenizer, progress, cache, limits, accepted=accepted)
     sets.findings.require_consent((EVERYTHING,) if accepted else config.data.accept)

@@ -48,7 +48,7 @@ def summarize(
         tasks: The tasks to read it for. The one whose format fits most rows is used; among equals,
             the one that reads most columns.
         source: A file, a folder or a hub dataset.
-        split: Split of a folder or hub dataset.
+        split: Split of a folder, a hub dataset or a JSON object of splits.
         tokenizer: The tokenizer with which tokens are counted; None counts no tokens.
         progress: Called with (label, done, total).
 

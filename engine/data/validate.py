@@ -215,8 +215,9 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check the data of a resolved configuration read from standard input; return the exit code.
+    """Check the data of a resolved configuration, write messages, and return the exit code.
 
+    The configuration is read from standard input, and messages go to standard output.
     The code is 0 also if a source cannot be reached, because nothing was checked then.
     """
     parser = argparse.ArgumentParser()

@@ -41,7 +41,7 @@ def router_layers(model: Any) -> list[str]:
 
 
 def stacked_experts(model: nn.Module) -> list[tuple[nn.Module, str, nn.Parameter]]:
-    """Return (module, name, parameter) of experts stacked in one tensor [E, ., .] per layer.
+    """Return (module, name, parameter) of unquantized experts in one tensor [E, ., .] per layer.
 
     They are not linear layers, so neither `all-linear` nor the quantization of transformers covers
     them.

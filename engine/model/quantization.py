@@ -153,7 +153,7 @@ def _plain_layer(layer: Any, dtype: torch.dtype) -> nn.Linear:
 
 
 def form_of(base: Any) -> str | None:
-    """Return the format of a model's quantized weights, such as NF4; None if it has none."""
+    """Return the bitsandbytes format of a model's weights, such as NF4; None if it has none."""
     if getattr(base, "is_loaded_in_8bit", False):
         return "INT8"
     if not getattr(base, "is_loaded_in_4bit", False):

@@ -109,7 +109,10 @@ class AdapterFile:
 
     @property
     def lora_config_args(self) -> dict[str, Any]:
-        """The arguments of peft's LoraConfig that say which weights there are and their scaling."""
+        """The arguments of peft's LoraConfig that say which weights there are and their scaling.
+
+        Those that the file does not have are left out.
+        """
         return {name: self.settings[name] for name in LORA_CONFIG_ARGS if name in self.settings}
 
     @property

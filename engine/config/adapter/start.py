@@ -121,7 +121,7 @@ def _usable_base(folder: Path, base: str) -> str:
 
 
 def with_start(loaded: LoadedConfig, file: AdapterFile) -> Started:
-    """Take the settings of the start adapter, or return the problems why it cannot be used.
+    """Take the settings of the start adapter, or return the problems that keep it from being used.
 
     Keys that the configuration does not set take the values of the file; with
     `adapter.merge_first` the keys describe the new adapter and nothing is taken. No file is read.
@@ -220,7 +220,10 @@ def _has_name_of_base(model: ModelConfig, file: AdapterFile) -> bool:
 
 
 def _other_base(model: ModelConfig, file: AdapterFile) -> Iterator[str]:
-    """Yield a warning if the file names another base model or revision than the configuration."""
+    """Yield a warning if the file names no base model or another one than the configuration.
+
+    For a base model on the hub, another revision is a warning as well.
+    """
     if not _has_name_of_base(model, file):
         found = file.base or "a model that its file does not name"
         yield (

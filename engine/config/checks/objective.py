@@ -148,7 +148,7 @@ def _check_losses(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_completions(config: RunConfig) -> Iterator[Problem]:
-    """Yield the settings that the preference tasks cannot use."""
+    """Yield the settings that a preference task cannot use; none for other tasks."""
     if config.task not in PREFERENCE_TASKS:
         return
     if config.contrastive.kind != "off":

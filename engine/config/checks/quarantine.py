@@ -12,7 +12,9 @@ _MOST_BYTES = 1_000_000
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids of a file in their order, without repeated ones; `#` begins a comment line.
+    """Return the ids of a file in their order, without repeated ones.
+
+    Each line holds an id, as JSON text if it begins with a quote; `#` begins a comment line.
 
     Raises:
         ValueError: it cannot be read, or is no list of ids; the text says why.

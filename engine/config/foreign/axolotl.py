@@ -85,40 +85,40 @@ NEARLY = {
     "bfloat16_full": "the precision of the adapter is train.adapter_precision",
 }
 DROPPED = {
-    "min_sample_len": "short records are kept",
+    "min_sample_len": "fttui keeps short records",
     "float32": "set model.precision: fp32 to compute in it",
 }
 _HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab")
 """Words in the names of plugins that only make training faster or log it."""
 REFUSED = {
     "s2_attention": "shifted sparse attention is not supported",
-    "processor_type": "images, audio and video are not trained on",
-    "reward_model": "reward models are not trained",
-    "process_reward_model": "reward models are not trained",
-    "num_labels": "classifiers are not trained",
+    "processor_type": "fttui does not train on images, audio or video",
+    "reward_model": "fttui does not train reward models",
+    "process_reward_model": "fttui does not train reward models",
+    "num_labels": "fttui does not train classifiers",
     "qat": "training with simulated quantization is not supported",
     "relora": "ReLoRA is not supported",
     "relora_steps": "ReLoRA is not supported",
     "jagged_restart_steps": "restarts of the schedule are not supported",
-    "gptq": "a GPTQ base is not trained",
+    "gptq": "fttui trains on a GPTQ base only dequantized; remove this key to accept that",
     "lisa_n_layers": "LISA is not supported",
     "lora_target_parameters": "LoRA on the parameters of experts in one tensor is not supported",
     "llmcompressor": "sparse training is not supported",
     "peft_layers_to_transform": "name the layers in adapter.targets as a regular expression",
     "loraplus_lr_group": "groups of learning rates beside LoRA+ are not supported",
-    "context_parallel_size": "a sequence is not split over devices",
-    "sequence_parallel_degree": "a sequence is not split over devices",
-    "tensor_parallel_size": "a model is not split over devices",
-    "expert_parallel_size": "a model is not split over devices",
-    "dp_shard_size": "a model is not split over devices",
+    "context_parallel_size": "fttui does not split a sequence over devices",
+    "sequence_parallel_degree": "fttui does not split a sequence over devices",
+    "tensor_parallel_size": "fttui does not split a model over devices",
+    "expert_parallel_size": "fttui does not split a model over devices",
+    "dp_shard_size": "fttui does not split a model over devices",
     "ebft": "energy-based training is not supported",
-    "diffusion": "diffusion language models are not trained",
+    "diffusion": "fttui does not train diffusion language models",
     "fp8": "training in FP8 is not supported",
-    "reinit_weights": "a model from random weights is not trained",
+    "reinit_weights": "fttui does not train a model from random weights",
     "use_eaft": "the loss EAFT is not supported",
-    "use_onebitllms": "one-bit models are not trained",
+    "use_onebitllms": "fttui does not train one-bit models",
     "trl": "online reinforcement learning is not supported",
-    "curriculum_sampling": "records are drawn at random",
+    "curriculum_sampling": "fttui draws records at random",
 }
 _ATTENTION = {
     "flash_attention_2": "flash_attention_2",
@@ -164,7 +164,7 @@ def _refused(draft: Draft) -> dict[str, str]:
              "expert_parallel_size", "dp_shard_size")  # fmt: skip
     single = {key for key in split if draft.get(key) == 1}
     for key in single:
-        draft.without_effect(key, "one device")
+        draft.without_effect(key, "1 is a single device, so nothing is split")
     return {key: reason for key, reason in REFUSED.items() if key not in single}
 
 
@@ -180,7 +180,7 @@ def _read_model(draft: Draft) -> None:
         if draft.get(key) == draft.get("base_model"):
             draft.without_effect(key, "it names the base model itself")
         elif draft.get(key) is not None:
-            draft.refused(key, "the tokenizer and configuration of another model are not used")
+            draft.refused(key, "fttui does not use the tokenizer or configuration of another model")
     packed = draft.has("sample_packing")
     read_attention(draft, "attn_implementation", _ATTENTION, packed=packed)
     if draft.get("flash_attention") is not None:
@@ -197,7 +197,7 @@ def _read_model_changes(draft: Draft) -> None:
             reason = "the load balancing loss has the weight of the model's configuration"
             draft.differs(key, reason)
         elif changes:
-            draft.refused(key, "the configuration of the model is not changed")
+            draft.refused(key, "fttui does not change the configuration of the model")
         elif draft.get(key) is not None:
             draft.without_effect(key, "it is empty")
 
@@ -215,7 +215,7 @@ def _read_adapter(draft: Draft) -> None:
     targets = draft.get("lora_target_modules")
     if truth(draft.get("lora_target_linear")) or not targets:
         draft.default("adapter.targets", "all-linear", "lora_target_linear")
-        draft.read_with("lora_target_linear", "the modules")
+        draft.read_with("lora_target_linear", "the targets of the adapter")
         if targets:
             draft.nearly(
                 "lora_target_modules", "adapter.targets", "all-linear", "lora_target_linear"

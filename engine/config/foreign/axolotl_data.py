@@ -235,7 +235,10 @@ class _Dataset:
         return {}
 
     def _own_prompt(self, kind: Mapping[str, Any]) -> dict[str, Any]:
-        """Read a type that is written out: columns, and the text of the prompt."""
+        """Return format and columns for a `type` that is a mapping: columns, and texts of prompts.
+
+        A row about the type is added to the draft.
+        """
         names = {
             "instruction": kind.get("field_instruction") or "instruction",
             "input": kind.get("field_input") or "input",
@@ -284,7 +287,7 @@ class _Dataset:
             reason = f"messages with the keys {', '.join(unknown)} are not read; rename them"
             self._row("message_property_mappings", "refused", "", reason)
         elif keys:
-            self._row("message_property_mappings", "same", "known by itself")
+            self._row("message_property_mappings", "same", "fttui knows these keys")
 
     def _roles(self) -> dict[str, Any]:
         given = dict(self._take("roles") or {})
@@ -295,7 +298,8 @@ class _Dataset:
             if name != role and name not in _KNOWN_NAMES
         }
         if given:
-            self._row("roles", "same", f"roles: {shown(names)}" if names else "known by itself")
+            known = "fttui knows these roles"
+            self._row("roles", "same", f"roles: {shown(names)}" if names else known)
         return {"roles": names} if names else {}
 
     def _preferences(self, kind: str) -> dict[str, Any]:
@@ -327,7 +331,7 @@ class _Dataset:
         if key in harmless or self._given[key] in (False, [], {}):
             self._row(key, "no effect", "", "how the data are loaded")
         elif key == "field_thinking":
-            self._row(key, "same", "reasoning of messages is known by itself")
+            self._row(key, "same", "fttui knows the keys of reasoning in messages")
         else:
             self._row(key, "dropped", "", "fttui does not know this key")
 

@@ -10,6 +10,8 @@ from .draft import Draft, number
 def read_held_out(draft: Draft, key: str, tool: str) -> None:
     """Read the share of the data that is held out for evaluations.
 
+    A number of records becomes a share of 2 %, with a reason.
+
     Args:
         draft: the configuration that is read.
         key: name of the share in the other tool, where 1 and more are a number of records.
@@ -39,7 +41,7 @@ def leave_out_evaluations(draft: Draft) -> None:
 
 
 def read_evaluations(draft: Draft) -> None:
-    """Read when evaluations run; without a strategy there are none."""
+    """Read when evaluations run; with neither a strategy nor `eval_steps` nothing is set."""
     key = next(
         (k for k in ("eval_strategy", "evaluation_strategy") if draft.get(k) is not None), ""
     )

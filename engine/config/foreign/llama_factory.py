@@ -41,8 +41,8 @@ WITHOUT_EFFECT = keys_by_reason(
 )
 REFUSED = {
     "do_predict": "fttui trains; it does not predict on a dataset",
-    "image_max_pixels": "images, audio and video are not trained on",
-    "video_max_pixels": "images, audio and video are not trained on",
+    "image_max_pixels": "fttui does not train on images, audio or video",
+    "video_max_pixels": "fttui does not train on images, audio or video",
     "use_galore": "the optimizer GaLore is not supported",
     "use_apollo": "the optimizer APOLLO is not supported",
     "use_badam": "the optimizer BAdam is not supported",
@@ -56,10 +56,10 @@ REFUSED = {
     "use_eaft_loss": "the loss EAFT is not supported",
     "fp8": "training in FP8 is not supported",
     "shift_attn": "shifted sparse attention is not supported",
-    "rope_scaling": "positions are not scaled",
-    "tensor_model_parallel_size": "a model is not split over devices",
-    "pipeline_model_parallel_size": "a model is not split over devices",
-    "reward_model": "reward models are not trained",
+    "rope_scaling": "fttui does not scale positions",
+    "tensor_model_parallel_size": "fttui does not split a model over devices",
+    "pipeline_model_parallel_size": "fttui does not split a model over devices",
+    "reward_model": "fttui does not train reward models",
 }
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
 _LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
@@ -178,7 +178,7 @@ def _read_adapter(draft: Draft) -> None:
                 draft.without_effect(key, "fttui decomposes exactly; export gives plain LoRA")
     starts = listed(draft.get("adapter_name_or_path"))
     if len(starts) > 1:
-        draft.refused("adapter_name_or_path", "training starts from one adapter")
+        draft.refused("adapter_name_or_path", "fttui starts from one adapter only")
     elif starts:
         draft.same("adapter_name_or_path", "adapter.start", starts[0])
     if draft.get("create_new_adapter") is not None:
@@ -189,7 +189,7 @@ def _read_adapter(draft: Draft) -> None:
 def _read_frozen(draft: Draft) -> None:
     layers = int(number(draft.get("freeze_trainable_layers", 2)))
     if layers < 0:
-        draft.refused("freeze_trainable_layers", "the first layers alone are not trained")
+        draft.refused("freeze_trainable_layers", "fttui does not train the first layers alone")
     elif draft.get("freeze_trainable_layers") is None:
         draft.default("train.layers", layers, f"default of {TOOL}")
     else:

@@ -123,7 +123,7 @@ def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], st
     """Return {field of fttui: column} of a dataset, and why it cannot be read (empty if it can)."""
     given = dict(entry.get("columns") or {})
     if media := [kind for kind in _MEDIA if kind in given]:
-        return {}, f"{', '.join(media)} are not trained on"
+        return {}, f"fttui does not train on {', '.join(media)}"
     if draft.get("stage") == "pt":
         return {"text": given.get("prompt") or "text"}, ""
     if entry.get("formatting", "alpaca") != "sharegpt":

@@ -341,12 +341,12 @@ def _read_numbers(draft: Draft) -> None:
 
 
 def _read_sampling(draft: Draft) -> None:
-    grouped = "batches are drawn at random, not grouped by length"
+    grouped = "fttui draws batches at random and does not group them by length"
     if draft.has("group_by_length"):
         draft.dropped("group_by_length", grouped)
     strategy = draft.get("train_sampling_strategy")
     if strategy == "random":
-        draft.without_effect("train_sampling_strategy", "batches are drawn at random")
+        draft.without_effect("train_sampling_strategy", "fttui draws batches at random")
     elif strategy is not None:
         draft.dropped("train_sampling_strategy", grouped)
 

@@ -44,7 +44,7 @@ NEARLY = {
 DROPPED = {
     "model_init_kwargs": "fttui passes no further arguments to the loading of the model",
     "model_code_revision": "the code of a model comes from model.revision",
-    "tools": "tools are read from the records",
+    "tools": "fttui reads tools from the records",
 }
 REFUSED = {
     "num_generations": "online reinforcement learning is not supported",

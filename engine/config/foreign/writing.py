@@ -38,7 +38,8 @@ _Dumper.add_representer(list, _list)
 def written(imported: Imported, source: str, text: str) -> str:
     """Return the configuration as YAML; each line names the key that it comes from.
 
-    Comments of the other file follow the keys that they stood beside.
+    Comments at the top list the keys that are dropped or refused. Comments of the other file follow
+    the keys that they stood beside.
 
     Args:
         imported: the configuration that was read.
@@ -81,7 +82,7 @@ def comments_of(text: str) -> dict[str, str]:
 
 
 def _in_order(values: Mapping[str, Any]) -> list[str]:
-    """Return the key paths in the order of the schema, with those of a section together."""
+    """Return the key paths: those of no section first, then section by section as in the schema."""
     order = {path: place for place, path in enumerate(key_paths(RunConfig))}
     top = [path for path in values if "." not in path]
     inner = sorted((p for p in values if "." in p), key=lambda p: order.get(p, len(order)))
@@ -107,7 +108,10 @@ def _opening(before: str, section: str) -> Iterator[str]:
 
 
 def _entry(indent: str, key: str, value: Any, note: str) -> list[str]:
-    """Return the lines of one key; the comment stands on the first, or above a long text."""
+    """Return the lines of one key, with its comment cut to `_MOST_NOTE` characters.
+
+    The comment stands behind the value, or above it if the value takes several lines.
+    """
     comment = "  # " + " ".join(note.split())[:_MOST_NOTE] if note else ""
     dumped = yaml.dump(
         {key: value}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6

@@ -239,7 +239,7 @@ class _Formats:
 
 
 def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Return the device bytes of the linears, and of the weights that are never quantized.
+    """Return the device bytes of linears and experts, and of the weights that are never quantized.
 
     In lean mode the output head counts with the linears, and the embedding is not on the device.
     """
@@ -315,7 +315,7 @@ def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
 
 
 def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
-    """Return the bytes of the frozen linears, and of the other frozen weights, without an adapter.
+    """Return the bytes of frozen linears and experts, and of other frozen weights; no adapter.
 
     Without a number in `train.layers`, only the vision tower counts as frozen.
     """
@@ -350,7 +350,10 @@ def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> 
 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:
-    """Return the sequences per micro-batch: a pair has two, and its hard negatives."""
+    """Return the sequences per micro-batch: one per record, or two per preference of task dpo.
+
+    A pair of task contrastive has two, and one for each of its hard negatives.
+    """
     if config.task == "dpo":
         return config.train.batch * 2
     if config.task != "contrastive":

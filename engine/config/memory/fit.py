@@ -332,7 +332,7 @@ def _fewer_pairs(config: RunConfig) -> RunConfig:
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:
-    """Halve the rank, at least to 4, unless an adapter that has a rank already is continued."""
+    """Halve the rank, but not below 4; keep the rank of an adapter that is continued."""
     if config.adapter.continues:
         return config
     return _with_adapter(config, r=max(config.adapter.r // 2, min(config.adapter.r, 4)))

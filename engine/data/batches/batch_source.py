@@ -158,7 +158,7 @@ class BatchSource:
         self.current, self.previous = [], []
 
     def skip(self, micro_batches: int) -> None:
-        """Leave out the next micro-batches."""
+        """Advance the position past the next micro-batches, without making them."""
         self.position += micro_batches
 
     def hold(self) -> HeldPlace:
@@ -166,7 +166,7 @@ class BatchSource:
         return HeldPlace(self.position, self.current, self.previous)
 
     def replay_at(self, position: int, left_out: Collection[str]) -> None:
-        """Go to a position at which other samples are left out than now, until `put_back`."""
+        """Go to a position, and leave out only these samples until `put_back` is called."""
         self.position, self._replayed = position, frozenset(left_out)
 
     def put_back(self, held: HeldPlace) -> None:

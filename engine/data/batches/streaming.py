@@ -247,6 +247,9 @@ class StreamedBatches:
         )
 
     def epoch(self, position: int) -> float:
-        """Return the passes over the data at a position; 0 while their size is unknown."""
+        """Return the passes over the data at a position; 0 while their size is unknown.
+
+        The size of several interleaved sources is never known.
+        """
         rows = position * self.world_size * self.batch
         return rows / self.rows.size if self.rows.size else 0.0

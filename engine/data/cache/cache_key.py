@@ -56,7 +56,10 @@ def cache_key(
 
 
 def _files(config: RunConfig, hashes: HashCache) -> Iterator[tuple[str, str]]:
-    """Yield (key part, hash) of files that settings name, such as a chat template."""
+    """Yield (key part, hash) of files that settings of `data` name, such as a chat template.
+
+    The data files themselves are not among them.
+    """
     for name, value in msgspec.to_builtins(config.data).items():
         if isinstance(value, str) and "\n" not in value and len(value) < 4096:
             path = Path(value).expanduser()

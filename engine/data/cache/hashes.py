@@ -12,7 +12,7 @@ _DIGITS = 16
 
 
 def file_hashes(sources: Iterable[str | None]) -> dict[str, str]:
-    """Return the first digits of the sha256 of every source that is a file, by display name."""
+    """Return {"sha256 of NAME": first digits of the hash} of every source that is a file."""
     cache = HashCache()
     files = [Path(source) for source in sources if source is not None]
     return {
@@ -21,7 +21,7 @@ def file_hashes(sources: Iterable[str | None]) -> dict[str, str]:
 
 
 def dataset_revision(source: str) -> str:
-    """Return the commit hash of a hub dataset as it was loaded.
+    """Return the commit hash of a hub dataset as `datasets` would load it now.
 
     Raises:
         ValueError: It cannot be found out.

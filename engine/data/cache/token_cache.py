@@ -102,8 +102,8 @@ class TokenCache:
     def store(self, key: str, data: TokenizedData) -> None:
         """Store an entry, and remove those used longest ago if all together are too large.
 
-        Nothing is stored and nothing raised if the folder cannot be written, the entry would take
-        more than a quarter of the free space of the disk, or a text is not valid Unicode.
+        Nothing is stored and nothing raised if the folder cannot be written, the entry is larger
+        than the cache or than a quarter of the free space, or a text is not valid Unicode.
         """
         temporary = self._path(key).with_suffix(f".{os.getpid()}.tmp")
         try:

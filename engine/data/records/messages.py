@@ -76,8 +76,9 @@ class MessageRules:
     def without_padding(self, value: Any, place: str) -> Any:
         """Return tools or calls without the nulls that columnar files add to structs.
 
-        Such files give every struct of a column the keys of all others. Values from JSON have no
-        such nulls and are returned unchanged. A row with removed nulls is counted once.
+        Such files give every struct of a column the keys of all others. JSON text and rows of JSON
+        files have no such nulls and are returned unchanged. A row with removed nulls is counted
+        once.
         """
         if isinstance(value, str) or _FILE_OF_JSON.search(place) or not nulls_in(value):
             return value
@@ -128,7 +129,8 @@ def parse_messages(
     """Return the messages of a conversation: a list, or its JSON text.
 
     Raises:
-        DataError: The value is no conversation, or a role is unknown.
+        DataError: The value is no conversation, a role is unknown, or a message has parts that
+            cannot be read, such as images.
     """
     reader = _Messages(column, place, rules or MessageRules())
     if isinstance(value, str) and value.lstrip()[:1] == "[":

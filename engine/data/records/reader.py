@@ -173,7 +173,8 @@ class RecordReader:
         """Decide by a sample of rows what the columns and labels of the source mean.
 
         Raises:
-            DataError: No format of the task matches, or a label can mean several things.
+            DataError: No format of the task matches, no row has the configured columns, or a label
+                can mean several things.
         """
         rows = _sample_of(self._config, sample, self._preparer)
         votes = Counter(form for row in rows if row for form in self._formats(row))
@@ -193,7 +194,7 @@ class RecordReader:
         """Return the records of rows, and note those that are left out.
 
         Raises:
-            DataError: A row is invalid, or no row has the format.
+            DataError: A row is invalid, or no row makes a record.
         """
         found: list[Record] = []
         left: list[LeftOut] = []

@@ -52,7 +52,7 @@ def read_rows(
     Args:
         source: A file, a pattern of files, a folder, or a hub dataset id (`id:config` if it has
             several).
-        split: Split of a folder or hub dataset; files have none.
+        split: Split of a folder, a hub dataset or a JSON object of splits; other files have none.
         limit: Largest number of rows to read; None reads all.
         findings: Receives rows that are left out, and what is guessed.
         text: What becomes a record of a plain text file.
@@ -80,7 +80,7 @@ def open_rows(
 
     Args:
         source: As in `read_rows`.
-        split: Split of a folder or hub dataset; files have none.
+        split: Split of a folder, a hub dataset or a JSON object of splits; other files have none.
         findings: Receives rows that are left out, and what is guessed.
         start: Number of rows that are skipped; rows that cannot be read do not count.
         text: What becomes a record of a plain text file.

@@ -158,7 +158,10 @@ class Encoding:
 
     @property
     def described(self) -> str:
-        """The name of the encoding, with other encodings that fit as well."""
+        """The name of the encoding, with others that fit as well.
+
+        If it is guessed by the bytes, the place of the first one beyond ASCII follows.
+        """
         others = f", as likely as {', '.join(self.others)}" if self.others else ""
         return f"{self.name}{others}" + (f"; {self.first}" if self.first else "")
 
@@ -170,7 +173,8 @@ _known: dict[tuple[str, int, int], Encoding] = {}
 def encoding_of(file: DataFile) -> Encoding:
     """Return the encoding of a text file; it is remembered while the file does not change.
 
-    It is the one of the byte-order mark, else UTF-8 if the content is valid UTF-8, else a guess.
+    It is the one of the byte-order mark, else UTF-16 if zero bytes show it, else UTF-8 if the
+    content is valid UTF-8, else a guess.
 
     Raises:
         DataError: The file is no text, or its encoding cannot be guessed.

@@ -14,7 +14,7 @@ from ..vision import beside_language_model, sees_images
 
 
 def unfreeze(base: Any, layers: int | str | None, trained: torch.dtype, other: torch.dtype) -> None:
-    """Unfreeze the weights of a model that are to be trained, and convert the dtypes.
+    """Unfreeze the weights to train, freeze the others, and convert the dtypes, in place.
 
     Args:
         base: The frozen base model.

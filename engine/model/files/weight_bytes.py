@@ -44,6 +44,9 @@ def weight_bytes(
         quantize: As `model.quantize`.
         double_quant: As `model.double_quant`.
         number: Bytes per unquantized weight.
+
+    Raises:
+        ModelError: A weight file is missing or damaged.
     """
     headers = headers_of(source, revision)
     if headers is None:

@@ -83,7 +83,7 @@ def headers_of(source: str, revision: str | None = None) -> list[Mapping[str, An
 
 
 def _folder_of(source: str, revision: str | None) -> Path | None:
-    """Return the folder of a model on this machine; None if it has not been downloaded."""
+    """Return the folder of a model on this machine; None if its weights are not downloaded."""
     if (folder := Path(source)).is_dir():
         return folder
     config = try_to_load_from_cache(source, "config.json", revision=revision or "main")
