@@ -37,7 +37,10 @@ def read_as_before(config: RunConfig, keys: Collection[str]) -> RunConfig:
 
 
 def _before_columns(data: DataConfig, task: str) -> DataConfig:
-    """Return a `data` section without the columns and labels that `data.columns` made readable."""
+    """Return a `data` section without the columns and labels that `data.columns` made readable.
+
+    For task contrastive, a label is a class unless configured, and only the first positive is used.
+    """
     if task == "contrastive":
         label = "class" if data.label == "auto" else data.label
         unread = dict.fromkeys((*_LABELS, *_SCORES))
@@ -47,7 +50,7 @@ def _before_columns(data: DataConfig, task: str) -> DataConfig:
 
 
 def _before_yes_labels(data: DataConfig, task: str) -> DataConfig:
-    """Return a `data` section that passes every role to the chat template under its own name.
+    """Return a `data` section that passes unknown roles to the chat template under their own names.
 
     For task kto, it also has the positive labels that were fixed before.
     """

@@ -87,7 +87,7 @@ def parse_override(override: str) -> tuple[str, Any]:
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
     """Parse a configuration that `dump_config` wrote, also in an earlier version.
 
-    Keys that an earlier version did not have take the values that keep its way of reading data.
+    If keys of `data` that were added later are missing, data are read as that version read them.
 
     Raises:
         ConfigError: The text is no valid configuration any more.

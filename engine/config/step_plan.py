@@ -28,6 +28,8 @@ class StepPlan:
 def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -> StepPlan:
     """Plan a run over `train_examples` records (None: unknown) on `world_size` ranks.
 
+    An unknown number needs `train.steps`. With neither steps nor epochs it is one epoch.
+
     Raises:
         ConfigError: The records do not fill one optimizer step.
     """

@@ -24,7 +24,7 @@ class Channel:
         self._due = 0.0
 
     def send(self, message: AnyDataMessage) -> None:
-        """Write a message; lone surrogates, as in odd file names, are written as escapes."""
+        """Write a message as a line of JSON; lone surrogates are written as escapes."""
         try:
             encoded = msgspec.json.encode(message)
         except UnicodeEncodeError:

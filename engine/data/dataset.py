@@ -96,7 +96,11 @@ def examine_examples(
     *,
     accepted: bool = False,
 ) -> ExampleSets:
-    """Load examples as `load_examples` does, but without refusing findings that need consent."""
+    """Load examples as `load_examples` does, but without refusing findings that need consent.
+
+    Raises:
+        DataError: As in `load_examples`, except for consent.
+    """
     make = partial(_tokenize_all, config, tokenizer, progress)
     if cache is None or config.data.streaming:
         found, known = make(), False
@@ -137,7 +141,7 @@ def read_all(config: RunConfig, progress: Progress) -> SourceRecords:
 
     Raises:
         DataError: A source is missing, unreadable or empty, holds an invalid record, or only
-            duplicates.
+            duplicates; or the package for near duplicates is missing.
     """
     records = read_records(config, progress)
     if config.data.streaming:

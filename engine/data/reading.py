@@ -76,6 +76,8 @@ class SourceRecords:
 def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
     """Read all sources, except training data that are streamed.
 
+    Without `data.eval`, evaluation records are held out of the training records.
+
     Raises:
         DataError: A source is missing, unreadable or empty, or holds an invalid record.
     """

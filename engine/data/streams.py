@@ -100,6 +100,8 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:
     """Return the records of the first `count` rows of every streamed source.
 
+    They are fewer rows if `data.train_limit` is lower.
+
     Raises:
         DataError: A source cannot be read, or one of these records is invalid.
     """
@@ -122,7 +124,7 @@ def stream_batches(
 ) -> StreamedBatches:
     """Return the micro-batches of a rank from data that are read during training.
 
-    Its `findings` grow while rows are read.
+    Its `findings` grow while rows are read, and reading raises DataError at a row that is invalid.
 
     Raises:
         DataError: A source is missing or empty, or its format is unknown.

@@ -41,13 +41,13 @@ def summarize(
     tokenizer: DataTokenizer | None,
     progress: Progress,
 ) -> DataSummary:
-    """Return what a source contains; its `problem` says why it cannot be trained on.
+    """Return what a source contains; its `problem` says why it cannot be trained on, or is empty.
 
     Args:
         config: Settings with which the source is read.
         tasks: The tasks to read it for. The one whose format fits most rows is used; among equals,
             the one that reads most columns.
-        source: A file, a folder or a hub dataset.
+        source: A file, a pattern of files, a folder or a hub dataset.
         split: Split of a folder, a hub dataset or a JSON object of splits.
         tokenizer: The tokenizer with which tokens are counted; None counts no tokens.
         progress: Called with (label, done, total).
@@ -224,7 +224,11 @@ def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, 
 
 
 def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
-    """Load the tokenizer of the model; if it cannot be loaded, send a line and return None."""
+    """Load the tokenizer of the model; if it cannot be loaded, send a line and return None.
+
+    Raises:
+        ConfigError: The chat template cannot be found.
+    """
     from ..model.tokenizer import load_tokenizer  # deferred: it imports transformers
 
     try:
@@ -246,11 +250,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", default="")
     options = parser.parse_args(arguments)
     given = sys.stdin.read()
-    config, tasks = _config(given, options.source, options.model)
-    without_torch(config.model)
     channel = Channel(sys.stdout)
-    tokenizer = _tokenizer(config, channel) if given or options.model else None
     try:
+        config, tasks = _config(given, options.source, options.model)
+        without_torch(config.model)
+        tokenizer = _tokenizer(config, channel) if given or options.model else None
         channel.send(
             summarize(config, tasks, options.source, options.split, tokenizer, channel.progress)
         )

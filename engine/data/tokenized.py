@@ -69,7 +69,13 @@ def tokenize_data(
 def sample_of(
     config: RunConfig, records: SourceRecords, tokenizer: DataTokenizer
 ) -> list[SampleRecord]:
-    """Return the first training records as they are learned, equally many of each source."""
+    """Return the first training records as they are learned, up to the same number of each source.
+
+    They are at most `MOST_RECORDS` in all.
+
+    Raises:
+        DataError: The chat template rejects a record.
+    """
     each = -(-MOST_RECORDS // max(1, len(records.train)))
     first = [record for part in records.train for record in part[:each]][:MOST_RECORDS]
     learn = learner(tokenizer, tokenize_options(config))
@@ -98,7 +104,7 @@ def _tokenized(
     `source` names it in an error. None stands for records held out, of which all may be dropped.
 
     Raises:
-        DataError: No record of the source can be learned.
+        DataError: No record of the source can be learned, or the chat template rejects a record.
     """
     own = Findings()
     examples = tokenize_records(records, tokenizer, options, own, progress)

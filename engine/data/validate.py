@@ -65,8 +65,8 @@ def check_data(
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
         show: Number of records of each training source to show.
-        tokens: Show every token of the shown records.
-        cache: Keeps the tokenized data for the run.
+        tokens: Whether to show every token of the shown records.
+        cache: Keeps the tokenized data for the run; None keeps nothing.
         limits: Limits of the model for its input.
 
     Raises:
@@ -224,10 +224,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--show", type=int, default=0)
     parser.add_argument("--tokens", action="store_true")
     options = parser.parse_args(arguments)
-    config = parse_resolved(sys.stdin.read(), "the configuration")
-    without_torch(config.model)
     channel = Channel(sys.stdout)
     try:
+        config = parse_resolved(sys.stdin.read(), "the configuration")
+        without_torch(config.model)
         for message in _messages(config, channel.progress, options):
             channel.send(message)
     except SourceUnreachable as error:

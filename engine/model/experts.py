@@ -67,7 +67,11 @@ def quantized_experts(model: nn.Module) -> list[Bnb4bitParametrization]:
 
 
 def experts_fact(model: Any, config: RunConfig) -> dict[str, str]:
-    """Return a line about the experts of a model as {"experts": line}; empty for a dense model."""
+    """Return a line about the experts of a model as {"experts": line}; empty for a dense model.
+
+    Raises:
+        ConfigError: A load balancing loss is configured that the model does not compute.
+    """
     count = experts_per_layer(model)
     if count < 2:
         return {}

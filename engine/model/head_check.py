@@ -31,6 +31,7 @@ def require_head(base: Any, dtype: torch.dtype, device: torch.device) -> None:
 
     Raises:
         ModelError: The model has no separate head, cannot run here, or its logits differ.
+        OutOfMemoryError: The memory of the device does not suffice.
     """
     was_training = base.training
     base.eval()

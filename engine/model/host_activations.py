@@ -25,7 +25,10 @@ class HostActivations:
         self._newest: weakref.ref[_Parked] | None = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Run a layer and keep only its input, on the host."""
+        """Run a layer, keep only its input, and return its output.
+
+        Floating point tensors of the input are kept on the host, others on the device.
+        """
         with torch.autograd.graph.saved_tensors_hooks(self._park, self._fetch):
             return checkpoint(function, *args, use_reentrant=False, **kwargs)
 

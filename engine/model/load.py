@@ -113,7 +113,10 @@ def equip(
     new_ids: Sequence[int] = (),
     start: AdapterFile | None = None,
 ) -> LoadedModel:
-    """Set up activation checkpointing and adapters on a loaded base model.
+    """Prepare a loaded base model for training, with adapters or with its own weights unfrozen.
+
+    Rows of new tokens are added, activation checkpointing is set, and the model is put in training
+    mode.
 
     Args:
         base: A frozen transformers model on `device`, already in lean form if configured.
@@ -125,7 +128,8 @@ def equip(
         start: The adapter that `adapter.start` names.
 
     Raises:
-        ConfigError: The configuration asks for more layers than the model has.
+        ConfigError: The configuration asks for more layers than the model has, or for a load
+            balancing loss that it does not compute.
         ModelError: The model cannot be trained like this, or rows for new tokens cannot be added.
     """
     dtype = compute_dtype(config.model.precision, device)
@@ -175,7 +179,13 @@ def _counts(model: Any) -> tuple[int, int]:
 def _with_adapter(
     base: Any, config: RunConfig, rows: NewRows, device: torch.device, start: AdapterFile | None
 ) -> Any:
-    """Attach a new adapter, or the one that the run continues, or unfreeze the model itself."""
+    """Attach a new adapter, or the one that the run continues, or unfreeze the model itself.
+
+    Returns the model with the adapter, or `base` if it is unfrozen.
+
+    Raises:
+        ModelError: The adapter does not fit the model, or the model cannot be trained like this.
+    """
     if config.adapter.kind == "none":
         dtype = compute_dtype(config.model.precision, device)
         unfreeze(base, config.train.layers, _trained_dtype(config, dtype, device), dtype)
@@ -242,7 +252,12 @@ def _layers(base: Any) -> list[Any]:
 def _load_base(
     source: str, config: RunConfig, dtype: torch.dtype, device: torch.device, progress: Progress
 ) -> tuple[Any, str | None]:
-    """Return (base model, a text about the weights of its files that it does not use, or None)."""
+    """Return (base model, a text about the weights of its files that it does not use, or None).
+
+    Raises:
+        ConfigError: The configuration does not suit a model that sees images.
+        ModelError: The files lack weights, or the model cannot be loaded with these settings.
+    """
     model, lean = config.model, config.train.memory == "lean"
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     if sees_images(settings):

@@ -51,7 +51,7 @@ def never_runs_on_text(model: Any, name: str) -> bool:
 
 
 def mark_as_text(base: Any, device: torch.device) -> None:
-    """Let a model take all tokens as text if its forward pass asks for token types.
+    """Let a model take all tokens as text if its forward pass asks for token types, by a hook.
 
     Raises:
         ModelError: The model attends to later tokens of a text, so it would see its targets.

@@ -150,7 +150,7 @@ def why_only_an_adapter(model_id: str, revision: str | None, *, local: bool = Fa
 
     Meant for a repository in which no config.json was found. Unless `local`, this asks the hub,
     downloads the adapter_config.json and leaves it in the cache. None also if the hub cannot be
-    reached, and for a folder on this machine.
+    reached, and for a folder on this machine or an id that is not OWNER/NAME.
 
     Args:
         model_id: As in `model.id`.

@@ -105,7 +105,14 @@ def _read_best(draft: Draft) -> None:
 
 
 def _read_interval(draft: Draft, section: str, key: str, value: Any) -> None:
-    """Read an interval in steps; below 1 it is a share of all steps."""
+    """Set the interval of evaluations or checkpoints; below 1 it is a share of all steps.
+
+    Args:
+        draft: the configuration that is read.
+        section: `eval` or `checkpoint`.
+        key: the key of the other tool, which need not be given.
+        value: the interval: its value, or the default.
+    """
     every = number(value)
     if every >= 1:
         path, found = f"{section}.every", int(every)

@@ -83,7 +83,7 @@ def mapping_of(path: Path, text: str) -> Mapping[str, Any]:
     """Return the keys and values of a YAML or JSON file.
 
     Raises:
-        ConfigError: it is no mapping, or has an error of syntax.
+        ConfigError: it is no mapping, has an error of syntax, or is larger than a configuration.
     """
     problems: list[str] = []
     found = parse_yaml(text, str(path), problems).plain()

@@ -98,7 +98,12 @@ class TrainerDefaults:
 
 
 def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
-    """Read optimizer, schedule, length, batch, intervals and precision."""
+    """Read optimizer, schedule, length, batch, intervals and precision.
+
+    Args:
+        draft: the configuration that is read.
+        defaults: what the tool does where a key is not given.
+    """
     _read_optimizer(draft, defaults)
     _read_rate(draft, defaults)
     _read_schedule(draft, defaults)
@@ -150,7 +155,7 @@ def read_changing(draft: Draft, nearly: Mapping[str, str], dropped: Mapping[str,
 
 
 def read_rest(draft: Draft) -> None:
-    """Note the keys that no rule has read as dropped, and those that are off as without effect."""
+    """Note the keys that no rule has read as dropped, or as without effect if off or empty."""
     for key in list(draft.unread()):
         if draft.get(key) in (False, [], {}, ""):
             draft.without_effect(key, "it is off")

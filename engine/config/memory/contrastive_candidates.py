@@ -24,9 +24,10 @@ def hard_negatives_used(config: RunConfig) -> int:
 def uses_gradcache(config: RunConfig) -> bool:
     """Whether candidates come from the whole optimizer step (GradCache) instead of one micro-batch.
 
-    `auto` uses it if there are several micro-batches and one alone has fewer than `FEW_CANDIDATES`.
-    Several ranks do not need it by themselves: their texts are gathered with a gradient. The loss
-    `cosine` compares no pairs with each other, so its mean over the step needs no second pass.
+    `auto` uses it if one micro-batch alone has fewer than `FEW_CANDIDATES`. False for other tasks
+    than contrastive, with a single micro-batch per step, and with `in_batch: false`. Several ranks
+    do not need it by themselves: their texts are gathered with a gradient. False also for the loss
+    `cosine`, which compares no pairs with each other.
     """
     contrastive = config.contrastive
     if config.task != "contrastive" or config.train.accumulate == 1 or not contrastive.in_batch:

@@ -243,7 +243,10 @@ def _gib(need: MemoryEstimate) -> str:
 
 
 def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
-    """Yield texts and changes, from those with the same result to those that change it."""
+    """Yield (text, change) pairs, the least costly first.
+
+    A change that is impossible or already made returns the configuration as it is.
+    """
     yield (
         lambda c: "Set train.activation_checkpointing: true (about a third slower)",
         lambda c: _with_train(c, activation_checkpointing=True),
@@ -282,7 +285,7 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
 
 
 def _in_nf4(config: RunConfig) -> RunConfig:
-    """Quantize the base model, unless its own weights are trained or changed at the start."""
+    """Quantize the base model to NF4, unless its weights are trained or changed at the start."""
     unquantized = config.adapter.kind == "none" or config.adapter.init in ("pissa", "olora")
     return config if unquantized else _with_model(config, quantize="nf4")
 

@@ -116,8 +116,9 @@ class BatchStream:
     def indices(self, position: int, left_out: Set[int] = frozenset()) -> list[int]:
         """Return the record indices of a micro-batch.
 
-        A record that is left out is replaced where it stands by another one of its source, chosen
-        by seed and place alone. So all other records keep their places.
+        A record that is left out is replaced where it stands by another one of its source: the
+        first one that is kept, and if possible unused, from a start that seed and place give. So
+        all other records keep their places.
 
         Args:
             position: Number of micro-batches of this rank since the start of the run.

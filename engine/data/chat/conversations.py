@@ -108,7 +108,8 @@ class ConversationReader:
     def _wanted(self, turns: Turns, first: int, place: str) -> list[int]:
         """Return the numbers of the turns to learn.
 
-        Turns that the data mask, and a role that no turn has, are noted in the findings.
+        The numbers of turns and messages, turns that the data mask, and a role that no turn has are
+        noted in the findings.
         """
         named = self._options.train_on
         role = ASSISTANT if named in ("all", "last") else named

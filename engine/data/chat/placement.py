@@ -37,7 +37,7 @@ class Ending:
         return sum(one.string == string for one in self.own)
 
     def behind(self, string: int) -> str | None:
-        """Return the text from the last occurrence of a string to the next string or to the end.
+        """Return the text from a string's last occurrence to the turn's next string or to the end.
 
         `string` is the number of the string; None if the text does not contain it.
         """

@@ -314,8 +314,8 @@ class _Search:
         """Return the length of the only end mark with which a text begins.
 
         It is 0 if the end of the turn has to be compared with that of a conversation that stops
-        there: if text stands before the mark, or further marks follow directly. What follows a
-        tool call may be syntax of that call, so only the EOS ends it in any case.
+        there: if text stands before the mark, or a further end mark follows directly. What follows
+        a tool call may be syntax of that call, so only the EOS ends it in any case.
         """
         marks = self._finder.special(tail)
         first = next(marks, None)
@@ -364,7 +364,10 @@ class _Search:
         return length
 
     def _run(self, tail: str) -> int:
-        """Return the length of the run of end marks with which a text begins; 0 without any."""
+        """Return the length of a text up to the end of its first run of end marks; 0 without any.
+
+        Text before the run is included.
+        """
         length = 0
         for mark in self._finder.special(tail):
             if (length and tail[length : mark.start()].strip()) or self._opens(mark.group()):
@@ -410,7 +413,10 @@ class _Search:
         return unmarked(made or "")[own[-1] : answer[0]] if own and answer else None
 
     def _opens(self, token: str) -> bool:
-        """Whether a token opens turns, by its name or because it stands before the first turn."""
+        """Whether a token opens turns, by its name or because it stands before the first turn.
+
+        The end-of-sequence token never does.
+        """
         if token == self._finder.eos:
             return False
         if _OPENS.search(token) is not None:

@@ -94,7 +94,10 @@ class ChatTemplate:
     def text(
         self, turns: Turns, tools: Tools, form: MessageForm, *, opening: bool = False
     ) -> str | None:
-        """Return messages as text in a known form; None if the template rejects them."""
+        """Return messages as text in a known form; None if the template rejects them.
+
+        With `opening`, the text ends with the generation prompt.
+        """
         try:
             return self._apply(turns, tools, form, opening)
         except Exception:  # noqa: BLE001  # templates raise any exception

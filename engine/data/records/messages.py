@@ -65,7 +65,7 @@ class MessageRules:
     """Places of the records whose nulls were removed, so that each counts once."""
 
     def role(self, name: str) -> str | None:
-        """Return the standard role for the name of a role in the data; None if it is unknown."""
+        """Return the chat template's role for the name of a role in the data; None if unknown."""
         if name not in self.roles and name in self.known:
             return name
         given = self.roles.get(name) or ROLES.get(name.lower()) or self.roles.get(OTHERS)

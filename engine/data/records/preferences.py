@@ -98,8 +98,9 @@ def _rated(values: Values, ratings: YesNoLabels, place: str) -> Values:
 
 
 def _compared(values: Values) -> Values:
-    """Return a comparison of two answers as chosen and rejected; other rows unchanged.
+    """Return a comparison of two answers as chosen and rejected.
 
+    Other rows, and comparisons in which neither answer is better, are returned unchanged.
     OpenAI's form has the conversation and two lists of messages; others number the answers and
     name the better one.
     """
@@ -129,11 +130,11 @@ def _index(value: Any) -> int | None:
 def _sign(value: Any) -> int | None:
     """Return the index of the better answer: 0 for negative numbers, 1 for positive ones.
 
-    None for 0 and for other values.
+    None for 0, NaN and other values.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or value == 0:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return int(value > 0)
+    return 1 if value > 0 else 0 if value < 0 else None
 
 
 def _letter(value: Any) -> int | None:

@@ -409,7 +409,10 @@ def _described(row: PreparedRow | None, task: str) -> str:
 
 
 def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:
-    """Return the columns beside two texts that look like labels, where no label is known."""
+    """Return the columns beside two texts that look like labels.
+
+    The list is empty if the rows already have a label or a score.
+    """
     values: dict[str, list[Any]] = defaultdict(list)
     for row in rows:
         if {"anchor", "positive"} & row.values.keys() or couple_of(row.values):

@@ -58,7 +58,8 @@ def turns_of(
 def with_instance(values: dict[str, Any], place: str) -> dict[str, Any]:
     """Return an instruction with the input and output of its only entry in `instances`.
 
-    Rows without `instances`, or with an answer beside them, are returned unchanged.
+    Rows without an instruction or a list `instances`, or with an answer beside them, are returned
+    unchanged.
 
     Raises:
         DataError: There are several entries, or none with an output.

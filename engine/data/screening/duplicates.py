@@ -38,10 +38,11 @@ HASHES = 128
 
 
 def deduplicated(records: SourceRecords, dedup: Dedup, *, own_eval: bool) -> SourceRecords:
-    """Count duplicates and overlap, and drop training records that repeat others if configured.
+    """Count records that repeat others, or drop them from training if configured.
 
-    Of repeated training records the first one is kept. A training record that is also evaluation
-    data is dropped from training.
+    With `dedup: off`, repeated training records are counted, and evaluation records that are also
+    training data. Otherwise, training records that repeat an earlier one or are also evaluation
+    data are dropped, and counted as dropped.
 
     Args:
         records: The records of all sources.

@@ -89,7 +89,11 @@ def all_dropped(source: str, findings: Findings, max_length: int) -> str:
 
 
 def _require_variety(config: RunConfig, train: Sequence[Example], findings: Findings) -> None:
-    """Raise, or note what needs consent, if the examples do not differ as the task requires."""
+    """Raise, or note what needs consent, if the examples do not differ as the task requires.
+
+    Raises:
+        DataError: All scores or all ratings are equal, or no anchor has a negative.
+    """
     if config.task == "contrastive":
         if config.contrastive.kind in SCORED_KINDS:
             require_different_scores(config.contrastive, train)

@@ -22,7 +22,11 @@ def parquet_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
 
 
 def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
-    """Yield the rows of Parquet content; errors and places name the `path` that the user gave."""
+    """Yield the rows of Parquet content; errors and places name the `path` that the user gave.
+
+    Raises:
+        DataError: As in `parquet_rows`.
+    """
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
 
@@ -52,7 +56,11 @@ def arrow_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
 
 
 def _arrow_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
-    """Yield the rows of Arrow content; errors and places name the `path` that the user gave."""
+    """Yield the rows of Arrow content; errors and places name the `path` that the user gave.
+
+    Raises:
+        DataError: As in `arrow_rows`.
+    """
     import pyarrow
 
     try:

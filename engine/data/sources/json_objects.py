@@ -51,6 +51,8 @@ form, otherwise None."""
 def rows_inside(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]:
     """Return the records in the only object of a file, or the object itself as one record.
 
+    An empty object has no records.
+
     Args:
         found: The object.
         split: The split that is read of an object of splits.

@@ -43,7 +43,7 @@ def json_rows(
         reading: The pass, which receives findings.
 
     Raises:
-        DataError: The file as a whole is not valid JSON, or holds no rows.
+        DataError: The file as a whole is not valid JSON, or its value holds no records.
     """
     rows = (
         _lines(open_text, place, reading)
@@ -63,7 +63,10 @@ def _is_row(line: str) -> bool:
 
 
 def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
-    """Whether a file has one row per line, so that it can be read line by line."""
+    """Whether a file has one row per line, so that it can be read line by line.
+
+    False for a file of a single line; some lines may be broken.
+    """
     with open_text() as text:
         found = (one for line in text if (one := line.strip(BLANK)))
         lines = list(islice(found, _LINES))

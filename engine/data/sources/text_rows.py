@@ -19,7 +19,9 @@ _FEWEST = 3
 def text_rows(
     open_text: Callable[[], IO[str]], place: str, unit: TextUnit, reading: Pass
 ) -> Iterator[Row]:
-    """Yield the texts of a file; line ends inside a text become LF.
+    """Yield the texts of a file that are not blank; line ends inside a text become LF.
+
+    A text with a NUL byte is a `BrokenRow`.
 
     Args:
         open_text: Opens the file.

@@ -54,7 +54,10 @@ def sample_records(
         learn: Tokenizes one record.
         decoder: The tokenizer that `learn` uses.
         most_characters: Number of characters of a text to keep; None keeps all.
-        tokens: List every token.
+        tokens: Whether to list every token.
+
+    Raises:
+        DataError: `learn` cannot tokenize a record.
     """
     return [_sampled(one, learn, decoder, most_characters, tokens=tokens) for one in records]
 
@@ -74,7 +77,10 @@ _Part = tuple[str, list[int], list[int]]
 
 
 def _parts(example: Example) -> Iterator[_Part]:
-    """Yield the sequences of an example that the loss reads."""
+    """Yield the sequences of an example, with its hard negatives, as they are learned.
+
+    The text of a rated example with another prompt's answer is left out.
+    """
     match example:
         case TextExample(input_ids=ids, labels=labels):
             yield "text", ids, _predicted(labels)
@@ -149,7 +155,10 @@ def _shared(one: str, other: str) -> int:
 
 
 def _shortened(spans: list[SampleSpan], most: int | None) -> tuple[list[SampleSpan], int]:
-    """Return the spans within the first `most` characters, and the number of others."""
+    """Return the spans within the first `most` characters, and how many characters are left out.
+
+    None as `most` keeps all.
+    """
     total = sum(len(span.text) for span in spans)
     if most is None or total <= most:
         return spans, 0

@@ -31,7 +31,8 @@ def attach_adapters(
         device: Device of the adapters.
 
     Raises:
-        ModelError: The model lacks a target, or cannot have an adapter on it.
+        ModelError: The model lacks a target, cannot have an adapter on it, or has quantized or
+            transposed weights that `adapter.init` cannot use.
     """
     excluded = untargeted(base) if adapter.targets == "all-linear" else []
     whole = [*adapter.modules_to_save, *rows.modules]
@@ -81,7 +82,12 @@ def _require_linear(model: PeftModel) -> None:
 
 
 def seeded(base: nn.Module, lora: LoraConfig, seed: int, device: torch.device) -> PeftModel:
-    """Attach an adapter with initial weights from a seed, without changing the random state."""
+    """Attach an adapter with initial weights from a seed, without changing the random state.
+
+    Raises:
+        ValueError: The adapter does not fit the model.
+        TypeError: The weights cannot be used for the initialization, for example quantized ones.
+    """
     cuda_devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda_devices), warnings.catch_warnings():
         # peft reads a transformers flag by its deprecated name

@@ -71,7 +71,8 @@ def continue_adapter(
         device: Device of the adapter.
 
     Raises:
-        ModelError: The adapter does not fit the base model or the configuration.
+        ModelError: The adapter does not fit the base model or the configuration, or its weights are
+            missing, unreadable or not finite.
     """
     reasons = [
         f"it has another {key}: {found}" for key, _, found in differing(adapter, file.values)
@@ -103,7 +104,8 @@ def merge_adapter(base: Any, file: AdapterFile, device: torch.device) -> None:
     Quantized weights are dequantized, merged and quantized again, which rounds them.
 
     Raises:
-        ModelError: The adapter does not fit the base model.
+        ModelError: The adapter does not fit the base model, or its weights are missing, unreadable
+            or not finite.
     """
     tied = _is_tied(base)
     settings = PeftConfig.from_pretrained(str(file.folder))
@@ -132,7 +134,7 @@ def _attached(
     """Return the model with the weights of the file in its adapter.
 
     Raises:
-        ModelError: The weights do not fit.
+        ModelError: The weights do not fit, or are missing, unreadable or not finite.
     """
     try:
         model = seeded(base, settings, seed, device)

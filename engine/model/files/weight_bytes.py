@@ -73,7 +73,10 @@ def _tensors(headers: list[Mapping[str, Any]]) -> Iterator[tuple[str, list[int]]
 
 
 def _is_packed(name: str, shape: list[int], experts: int) -> bool:
-    """Return whether a weight is quantized: linear layers and experts, but no router or end."""
+    """Return whether a weight is quantized, which linear layers and experts are.
+
+    Routers, embeddings and output heads are not.
+    """
     router = experts > 1 and shape[0] in (1, experts) and len(shape) == 2
     parts = name.split(".")
     return len(shape) > 1 and not router and not any(p.startswith(_ENDS) for p in parts[-3:])

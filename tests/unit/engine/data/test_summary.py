@@ -13,7 +13,7 @@ import pytest
 from fttui.engine.config.load import dump_config, load_config
 from fttui.engine.data import summary as summarizing
 from fttui.engine.data.summary import summarize
-from fttui.engine.errors import DataError
+from fttui.engine.errors import ConfigError, DataError
 from fttui.engine.protocol.data.messages import AnyDataMessage, DataRefused, DataSummary, Lengths
 from tests.support.tiny import tiny_llama
 from tests.support.tokenizer import tiny_tokenizer
@@ -157,3 +157,24 @@ def test_a_source_that_cannot_be_read_is_refused(
     assert code == DataError.exit_code
     assert isinstance(messages[-1], DataRefused)
     assert "no such file" in messages[-1].text
+
+
+def test_an_invalid_configuration_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, [message] = process([str(tmp_path / "d.jsonl")], "task: unknown", monkeypatch, capsys)
+    assert code == ConfigError.exit_code
+    assert isinstance(message, DataRefused)
+
+
+def test_a_missing_chat_template_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text('{"text": "a"}\n')
+    config, _ = summarizing._config("", str(file), str(tiny_llama(tmp_path)))
+    data = msgspec.structs.replace(config.data, template="no.jinja")
+    given = dump_config(msgspec.structs.replace(config, data=data))
+    code, messages = process([str(file)], given, monkeypatch, capsys)
+    assert code == ConfigError.exit_code
+    assert isinstance(messages[-1], DataRefused)

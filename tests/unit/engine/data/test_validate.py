@@ -152,6 +152,16 @@ def test_the_process_answers_in_messages(
     assert {type(one) for one in messages} == {ReadingProgress, DataLine, ShownRecords}
 
 
+def test_the_process_refuses_an_invalid_configuration(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = configured(tmp_path / "d.jsonl", GOOD)
+    invalid = msgspec.structs.replace(config, task="unknown")
+    code, [message] = run_process(invalid, monkeypatch, capsys)
+    assert code == ConfigError.exit_code
+    assert isinstance(message, DataRefused)
+
+
 def test_without_the_tokenizer_records_are_still_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

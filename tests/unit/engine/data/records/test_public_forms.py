@@ -415,6 +415,11 @@ ASKED_ABOUT = {
         {"conversation_a": [Q, A], "conversation_b": [Q, B], "winner": "tie"},
         "data.columns",
     ),
+    "a comparison without a number": (
+        "dpo",
+        {"prompt": ASK, "response1": TELL, "response2": WORSE, "overall_preference": float("nan")},
+        "data.columns",
+    ),
 }
 """Forms that can mean several things, or that no format holds, and the step that is named."""
 
