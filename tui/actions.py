@@ -187,6 +187,8 @@ ACTIONS: tuple[Action, ...] = (
            "every key of the configuration and where its value comes from", GO),
     Action("go.data", "D", "data",
            "what is changed in the data, and records as they are learned", GO),
+    Action("go.gradients", "M", "gradient flow",
+           "gradient norms by layer and kind of module, from the newest measurement", GO),
     Action("go.compare", "asterisk,f8", "compare",
            "curves and configurations of the compared runs", GO),
     Action("runs.mark", "v", "mark", "mark the run under the cursor for comparison", GO,

@@ -83,6 +83,17 @@ SYSTEM = (
 )
 
 
+UNMEASURED_HIDDEN = frozenset({"gpu-util", "gpu-power", "gpu-temp", "pcie"})
+"""Ids of the panels that are left out once steps have shown that nothing measures them."""
+
+
+def measured(panel: Panel, state: AppState) -> bool:
+    """Whether a panel has values to draw, or may still get some because no step is finished."""
+    names = {curve.name for curve in panel.curves(state)}
+    known = (branch.curves.get(name) for branch in state.run.branches for name in names)
+    return state.run.last is None or any(known)
+
+
 def memory_plan(state: AppState) -> list[tuple[str, float]]:
     """Return (term, bytes) of the memory estimate, largest first; empty if it is not known.
 

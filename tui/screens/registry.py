@@ -5,6 +5,7 @@ from __future__ import annotations
 from .base import RunScreen
 from .plots.compare import CompareScreen
 from .plots.dashboard import DashboardScreen
+from .plots.gradients import GradientsScreen
 from .plots.metrics import MetricsScreen
 from .plots.system import SystemScreen
 from .tables.anomalies import AnomaliesScreen
@@ -28,5 +29,6 @@ SCREENS: dict[str, type[RunScreen]] = {
     "log": LogScreen,
     "config": ConfigScreen,
     "data": DataScreen,
+    "gradients": GradientsScreen,
     "compare": CompareScreen,
 }

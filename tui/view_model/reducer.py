@@ -340,7 +340,9 @@ def _autopilot_decided(view: RunView, record: Record, event: AutopilotDecided) -
 
 
 def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured) -> RunView:
-    return replace(view, gradients=event, gradients_at=record.step)
+    return replace(
+        view, gradients=event, gradients_at=record.step, gradients_on=len(view.branches) - 1
+    )
 
 
 def _steps_profiled(view: RunView, record: Record, event: StepsProfiled) -> RunView:

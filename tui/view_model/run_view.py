@@ -170,6 +170,8 @@ class RunView:
     """The newest measurement of gradients by module."""
     gradients_at: int = 0
     """Step of that measurement."""
+    gradients_on: int = 0
+    """Index of the branch of that measurement."""
     profile: StepsProfiled | None = None
     """The newest profile."""
     profiled_at: int = 0
@@ -187,6 +189,11 @@ class RunView:
         """Return the events at steps that the current weights descend from, on their branches."""
         ends = live_ends(self.branches)
         return tuple(m for m in self.marks if m.step <= ends.get(m.branch, -math.inf))
+
+    @property
+    def gradients_live(self) -> bool:
+        """Whether the current weights descend from the step of the gradient measurement."""
+        return self.gradients_at <= live_ends(self.branches).get(self.gradients_on, -math.inf)
 
     def live_value(self, name: str, step: float = math.inf) -> float | None:
         """Return a metric at a step of the live history, or at the nearest earlier with a value.

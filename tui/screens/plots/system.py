@@ -15,7 +15,8 @@ from fttui.engine.protocol.thresholds import SLOW_STEP_RATIO
 from ...actions import bindings
 from ...dialogs.profile_text import profile_lines
 from ...plot.panels import memory_now
-from ...plot.system_panels import SYSTEM, memory_plan
+from ...plot.system_panels import SYSTEM, UNMEASURED_HIDDEN, measured, memory_plan
+from ...styles.colours import STACK
 from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...widgets.plot import Plot
@@ -23,7 +24,10 @@ from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, TextLine, assemble, 
 from .plot_screen import PlotScreen
 
 BLOCKS = "█▓▒░▚▞▀▄"
-"""One sign per term of the memory plan, so that the terms differ without colour."""
+"""One sign per term of the memory plan, so that the terms differ in a terminal without colour."""
+FILLED = "█" * len(BLOCKS)
+FAR_LARGER = 3
+"""The bar shows the plan within the device's memory, unless that is this many times as large."""
 
 
 class SystemScreen(PlotScreen):
@@ -46,9 +50,15 @@ class SystemScreen(PlotScreen):
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the plots in view and the panels."""
         for plot in self.plots():
+            plot.display = plot.panel.id not in UNMEASURED_HIDDEN or measured(plot.panel, state)
             plot.offer(state)
+        colourless = self.app.no_color or self.fttui.ascii_only
         for name, title, rows in (
-            ("#plan", "memory plan per rank", _plan(state, self.app.size.width // 3 - 4)),
+            (
+                "#plan",
+                "memory plan per rank",
+                _plan(state, self.app.size.width // 3 - 4, BLOCKS if colourless else FILLED),
+            ),
             ("#ranks", "ranks", _ranks(state)),
             ("#link", "connection", _connection(state, now)),
         ):
@@ -65,7 +75,7 @@ class SystemScreen(PlotScreen):
             line.put(lines(*(assemble(text) for text in profile_lines(found))))
 
 
-def _plan(state: AppState, width: int) -> list[Content]:
+def _plan(state: AppState, width: int, signs: str) -> list[Content]:
     terms = memory_plan(state)
     if not terms:
         return [assemble(("no memory plan available", DIM))]
@@ -74,15 +84,25 @@ def _plan(state: AppState, width: int) -> list[Content]:
     shown = f"planned {fmt.size(total)}"
     if now is not None:
         shown = f"{fmt.size_of(now[0], total)} planned ({fmt.percent(now[0] / total, 0)})"
-    whole = max(total, now[1] if now and now[1] else total)
+    device = now[1] if now and now[1] else total
+    whole = max(total, device) if device <= FAR_LARGER * total else total
     cells = max(10, width)
     pieces: list[Piece] = []
-    for sign, (_, size) in zip(BLOCKS, terms, strict=False):
-        pieces.append((sign * round(cells * size / whole), ACCENT))
+    free = cells
+    for number, (sign, (_, size)) in enumerate(zip(signs, terms, strict=False)):
+        length = min(free, round(cells * size / whole))
+        pieces.append((sign * length, _stack(number)))
+        free -= length
+    if whole > total:
+        pieces.append(("─" * free, DIM))
     rows = [assemble(shown), assemble(*pieces)]
-    for sign, (name, size) in zip(BLOCKS, terms, strict=False):
-        rows.append(assemble((f"{sign} ", ACCENT), f"{fmt.size(size):>9}  ", (name, DIM)))
+    for number, (sign, (name, size)) in enumerate(zip(signs, terms, strict=False)):
+        rows.append(assemble((f"{sign} ", _stack(number)), f"{fmt.size(size):>9}  ", (name, DIM)))
     return rows
+
+
+def _stack(number: int) -> str:
+    return f"$stack-{number % STACK}"
 
 
 def _ranks(state: AppState) -> list[Content]:
