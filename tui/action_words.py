@@ -140,8 +140,8 @@ _LITTLE = frozenset({"a", "an", "the", "to", "of", "my", "in", "on", "it", "and"
 def relevance(action: Action, query: str) -> float:
     """Return how well an action matches a query, from 0 (not at all) to 1.
 
-    Every word of the query, articles aside, must begin a word of the label, the help, the group,
-    the synonyms or the key. Words of the label count most.
+    Every word of the query, but for little ones such as `the` or `my`, must begin a word of the
+    label, the key, the synonyms, the help, the group or the task. Words of the label count most.
     """
     words = [word for word in query.lower().split() if word not in _LITTLE] or query.lower().split()
     rooms: Sequence[tuple[float, str]] = (

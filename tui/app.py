@@ -141,7 +141,7 @@ class FttuiApp(AppBase):
     def on_mount(self) -> None:
         """Start listening to the session and redrawing, and read the configuration of the run.
 
-        Faults of the preferences are shown, and at the first start the welcome dialog.
+        Faults of the preferences are shown, and at the first start on a machine how to begin.
         """
         # A Textual worker would be cancelled before the session can close its connection.
         self._listening = asyncio.create_task(self.listen())

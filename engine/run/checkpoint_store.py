@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_out(self) -> list[str]:
-        """The ids of the samples that were in quarantine at that step."""
+        """The ids of the samples that were in quarantine at that step; none in older versions."""
         found = self.control.get("quarantine")
         return [str(one) for one in found] if isinstance(found, list | tuple) else []
 

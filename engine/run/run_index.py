@@ -207,7 +207,10 @@ def learning_rate(run: RunDirectory) -> LearningRate:
 
 
 def read_ends(path: Path) -> list[Record]:
-    """Read the records in the first 64 KiB and the last 256 KiB of a journal, in order."""
+    """Read the records in the first 64 KiB and the last 256 KiB of a journal, in order.
+
+    Those that this version cannot read are left out; without a journal there are none.
+    """
     try:
         size = path.stat().st_size
     except FileNotFoundError:
@@ -225,7 +228,8 @@ def read_ends(path: Path) -> list[Record]:
 def read_tail(path: Path) -> tuple[list[bytes], int]:
     """Read the encoded records in the last 256 KiB of a journal and the offset after them.
 
-    Without any, the list is empty and the offset 0.
+    What lies before damage in that part is left out. Without records, the list is empty and the
+    offset 0.
     """
     try:
         with os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb") as file:

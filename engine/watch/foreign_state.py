@@ -128,7 +128,10 @@ class ForeignState:
         )
 
     def return_to(self, boundary: Boundary) -> None:
-        """Return to the boundary before a step whose update was not made."""
+        """Return to the boundary of the last `mark`, before a step whose update was not made.
+
+        The gradients of that step are removed.
+        """
         self._load_schedules(boundary.scheduler["all"])
         self._memory.restore(self._before, boundary.step)
         self._parts.model.zero_grad(set_to_none=True)
@@ -238,7 +241,7 @@ class ForeignState:
             schedule.load_state_dict(copy.deepcopy(state))
 
     def fingerprint(self, counters: Counters) -> bytes:
-        """Return a checksum of the live state that is equal on every rank."""
+        """Return a checksum of the live state, which is equal on all ranks if their states are."""
         machinery = self._machinery()
         plain = (
             bit_sums([*self._weights.values(), *state_tensors(machinery["optimizer"])]),

@@ -266,7 +266,10 @@ class StartedScript:
 
 
 def _hold(descriptor: int) -> None:
-    """Lock an open file until this process and all that inherited its descriptor have closed it."""
+    """Lock an open file until this process and all that inherited its descriptor have closed it.
+
+    Nothing is locked on a file system without locks.
+    """
     with suppress(OSError):  # a file system without locks; then nothing is removed either
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
 

@@ -61,7 +61,10 @@ def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) 
 
 
 def _afterwards(state: AppState) -> str:
-    """Return what follows a rollback: it ends a halt, but not a pause."""
+    """Return the first words of the sentence on what follows a rollback.
+
+    A rollback ends a halt, but not a pause.
+    """
     paused = state.state is RunState.PAUSED
     return "The run stays paused there," if paused else "Training continues from there"
 

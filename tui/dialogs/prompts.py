@@ -150,7 +150,10 @@ def read_quarantine(text: str) -> ParsedInput:
 
 
 def quarantining(command: AnyCommand) -> list[str]:
-    """Describe what a change of the quarantine does, one sentence per line; none if it is none."""
+    """Describe what a change of the quarantine does, one sentence per line.
+
+    There are no lines for any other command.
+    """
     if not isinstance(command, Quarantine):
         return []
     count = f"{len(command.ids):,} " if len(command.ids) != 1 else ""

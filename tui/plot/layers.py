@@ -12,7 +12,7 @@ import numpy as np
 from ..view_model.axis import Axis, place_of, places, ruler_of, steps_at, window_of
 from ..view_model.branches import Branch, Stretch, abandoned, stretches
 from ..view_model.series import Point, Series, Trace
-from .scale import Scale, scale_of
+from .scale import YScale, scale_of
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class YAxis:
 _PLAIN = YAxis()
 
 
-_UNIT = Scale()
+_UNIT = YScale()
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class PlotPicture:
 
     layers: tuple[Layer, ...] = ()
     x: tuple[float, float] = (0.0, 1.0)
-    scale: Scale = _UNIT
+    scale: YScale = _UNIT
     gaps: tuple[Place, ...] = ()
     """Places of the non-finite values."""
     over: tuple[Place, ...] = ()
@@ -159,13 +159,13 @@ def picture(
     )
 
 
-def _scale(layers: Sequence[Layer], axis: YAxis) -> Scale:
+def _scale(layers: Sequence[Layer], axis: YAxis) -> YScale:
     live = [[y for run in layer.runs for _, y in run] for layer in layers if layer.live]
     old = [y for layer in layers if not layer.live for run in layer.runs for _, y in run]
     return scale_of(live, old, floor=axis.floor, log=axis.log, band=axis.band)
 
 
-def _over(layers: Sequence[Layer], scale: Scale) -> tuple[Place, ...]:
+def _over(layers: Sequence[Layer], scale: YScale) -> tuple[Place, ...]:
     """Return the places of the values above the y axis; none if it has a band or is logarithmic."""
     if scale.log or scale.top is not None:
         return ()
@@ -271,7 +271,7 @@ def _band(trace: Trace, other: Series | None) -> Trace:
 
 
 def _limit_lines(
-    scale: Scale, x: tuple[float, float], limits: Sequence[float]
+    scale: YScale, x: tuple[float, float], limits: Sequence[float]
 ) -> tuple[Layer, ...]:
     """Return a layer with the horizontal lines that the y axis reaches; none if it reaches none."""
     inside = [

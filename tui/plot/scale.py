@@ -34,7 +34,7 @@ _MARGIN = 0.04
 
 
 @dataclass(frozen=True)
-class Scale:
+class YScale:
     """The y axis of a plot."""
 
     low: float = 0.0
@@ -133,7 +133,7 @@ def scale_of(
     floor: float | None = None,
     log: bool = False,
     band: bool = True,
-) -> Scale:
+) -> YScale:
     """Return the y axis for some curves.
 
     Args:
@@ -156,11 +156,11 @@ def scale_of(
         low, high = main_range(decisive, floor, close)
     top = max([high, *rest, *(max(curve) for curve in decisive if len(curve))])
     if top <= high:
-        return Scale(low, high)
-    return Scale(low, high, top if band else None)
+        return YScale(low, high)
+    return YScale(low, high, top if band else None)
 
 
-def _logarithmic(values: Sequence[float]) -> Scale:
+def _logarithmic(values: Sequence[float]) -> YScale:
     logs = np.log10([y for y in values if y > 0])
     low, high = (float(logs.min()), float(logs.max())) if len(logs) else (0.0, 1.0)
-    return Scale(*_with_margin(low, high, None), log=True)
+    return YScale(*_with_margin(low, high, None), log=True)

@@ -85,7 +85,7 @@ class Branch:
     def fork(self, timeline: int, step: int, own_index: int) -> Branch:
         """Return a new branch without curves that continues from a step of this one.
 
-        Its averages and its number of tokens begin with those of this branch at that step.
+        Its averages and its totals begin with those of this branch at that step.
 
         Args:
             timeline: the timeline of the new branch.

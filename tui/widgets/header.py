@@ -46,7 +46,10 @@ class RunHeader(TextLine):
 
 
 def fitting(parts: Sequence[Part], room: int) -> Content:
-    """Return the parts in their order, without those for which there is no room."""
+    """Return the parts in their order, without those for which there is no room of `room` cells.
+
+    Parts of rank 0 stay even then.
+    """
     left = list(parts)
     while True:
         text = Content("  ").join([part.content for part in left])

@@ -20,7 +20,7 @@ class NotFixed(Exception):
     """The template does more than write fixed texts around the messages; the text says what."""
 
 
-class Refused(NotFixed):
+class ConversationRefused(NotFixed):
     """The template refuses a conversation."""
 
 
@@ -38,7 +38,7 @@ class ChatForm:
     """Asks for an answer, after the last message."""
 
     def render(self, messages: Sequence[Message]) -> str:
-        """Return a conversation that ends with a user's message and asks for an answer."""
+        """Return messages with the texts around each, and what asks for an answer at the end."""
         roles = {"system": self.system or ("", ""), "user": self.user, "assistant": self.assistant}
         text = "" if messages[0]["role"] == "system" else self.default_start
         for one in messages:
@@ -51,7 +51,7 @@ def chat_form(render: Render, bos: str | None) -> ChatForm:
     """Find the texts around the messages that a chat template writes.
 
     Args:
-        render: Of the chat template; it raises `Refused` for what the template refuses.
+        render: Of the chat template; it raises `ConversationRefused` for what the template refuses.
         bos: The token that llama.cpp itself puts before every text, which is left out of the form;
             None if it puts none.
 
@@ -87,10 +87,14 @@ def trims(render: Render) -> bool:
 
 
 def _with_system(form: ChatForm, render: Callable[[list[Message]], str]) -> ChatForm:
-    """Return the form with the texts around a system message, if the template takes one."""
+    """Return the form with the texts around a system message; unchanged if there may be none.
+
+    Raises:
+        NotFixed: The template writes the system message into the first message of the user.
+    """
     try:
         text = render([_system(_S), _user(_U)])
-    except Refused:
+    except ConversationRefused:
         return form
     before, after, _ = _split(text, [_S, _U])
     if not after.endswith(form.user[0]):
@@ -100,7 +104,11 @@ def _with_system(form: ChatForm, render: Callable[[list[Message]], str]) -> Chat
 
 
 def _compare(form: ChatForm, render: Callable[[list[Message]], str]) -> None:
-    """Compare the form with the template on other conversations."""
+    """Compare the form with the template on other conversations.
+
+    Raises:
+        NotFixed: They differ.
+    """
     turns = [_user("One, two?"), _says("three: 3"), _user("a\n\nb"), _says("c"), _user("{d}")]
     tried = [turns[:1], turns[:3], turns]
     if form.system:
@@ -111,7 +119,11 @@ def _compare(form: ChatForm, render: Callable[[list[Message]], str]) -> None:
 
 
 def _split(text: str, contents: Sequence[str]) -> list[str]:
-    """Return the texts before, between and after contents that each stand there once."""
+    """Return the texts before, between and after contents that each stand there once.
+
+    Raises:
+        NotFixed: A content is missing, or stands there more than once.
+    """
     parts, rest = [], text
     for one in contents:
         if rest.count(one) != 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from .chat_form import ChatForm, NotFixed, Refused, chat_form, trims
+from .chat_form import ChatForm, ConversationRefused, NotFixed, chat_form, trims
 
 _DATED = re.compile(r"strftime_now|date_string")
 _TOOLS = re.compile(r"\btools\b")
@@ -67,7 +67,7 @@ def _template(tokenizer: Any) -> tuple[str | None, list[str]]:
                 messages, tokenize=False, add_generation_prompt=ask
             )
         except (TemplateError, TypeError, ValueError, LookupError) as error:
-            raise Refused(f"it refuses a conversation ({error})") from error
+            raise ConversationRefused(f"it refuses a conversation ({error})") from error
         return str(text)
 
     bos = tokenizer.bos_token if _adds_bos(tokenizer) else None

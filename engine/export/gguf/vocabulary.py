@@ -77,7 +77,11 @@ def read_vocabulary(folder: Path, rows: int) -> Vocabulary:
 def _tokens(
     content: dict[str, Any], rows: int, *, bytes_as_tokens: bool
 ) -> tuple[list[str], list[str]]:
-    """Return the tokens and the names of their types, both by id."""
+    """Return the tokens and the names of their types, both by id.
+
+    Raises:
+        ModelError: The tokenizer has an id beyond the rows of the embedding matrix.
+    """
     known = {number: token for token, number in content["model"]["vocab"].items()}
     added = {one["id"]: one for one in content.get("added_tokens", ())}
     known |= {number: one["content"] for number, one in added.items()}
@@ -101,7 +105,10 @@ def _tokens(
 
 
 def _scores(model: dict[str, Any], tokens: list[str]) -> list[float]:
-    """Return scores by which sentencepiece merges in the order of the model's merges."""
+    """Return a score for each token, so that sentencepiece merges in the order of the merges.
+
+    Tokens that no merge makes have the lowest score.
+    """
     rank: dict[str, int] = {}
     for number, merge in enumerate(model["merges"]):
         left, right = merge if isinstance(merge, list) else merge.split(" ", 1)
@@ -120,7 +127,11 @@ def _prefixed(content: dict[str, Any]) -> bool:
 
 
 def _splitting_rule(content: dict[str, Any]) -> str:
-    """Return the name in llama.cpp of the splitting rule of a byte-level tokenizer."""
+    """Return the name in llama.cpp of the splitting rule of a byte-level tokenizer.
+
+    Raises:
+        ModelError: The tokenizer normalizes other than by NFC, or its rule is not known.
+    """
     parts = _parts(content.get("pre_tokenizer"), "pretokenizers")
     normalizers = [one["type"] for one in _parts(content.get("normalizer"), "normalizers")]
     if normalizers not in ([], ["NFC"]):

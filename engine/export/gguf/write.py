@@ -119,7 +119,11 @@ def write_gguf_folder(
 def _convert(
     merged: Path, target: Path, config: RunConfig, progress: Progress, options: GgufOptions
 ) -> list[str]:
-    """Write the GGUF file of a merged model; return what it could not carry over."""
+    """Write the GGUF file of a merged model; return what it could not carry over.
+
+    Raises:
+        ModelError: The model cannot be converted or quantized.
+    """
     tool, kind = options.llama_cpp, options.kind
     direct = kind if kind in DIRECT else "f16"
     whole = target if direct == kind else target.with_name("model-f16.gguf")

@@ -145,7 +145,11 @@ class _Tensor:
     """A `GGMLQuantizationType`."""
 
     def read(self, settings: dict[str, Any]) -> NDArray[Any]:
-        """Read the tensor and return its values as the file holds them."""
+        """Read the tensor and return its values as the file holds them.
+
+        Raises:
+            ModelError: A value is too large for f16.
+        """
         with safe_open(self.file, "pt") as opened:
             values = opened.get_tensor(self.name).to(torch.float32).numpy()
         if self.number is _F16 and np.abs(values).max(initial=0) > _LARGEST_F16:
@@ -156,7 +160,11 @@ class _Tensor:
 
 
 def _tensors(folder: Path, settings: dict[str, Any], kind: DirectType) -> Iterator[_Tensor]:
-    """Yield each tensor of the model, without reading it."""
+    """Yield each tensor of the model, without reading it; a head tied to the embedding is none.
+
+    Raises:
+        ModelError: A tensor has no place in a GGUF file of this family.
+    """
     architecture = gguf.MODEL_ARCH[FAMILIES[settings["model_type"]]]
     places = gguf.get_tensor_name_map(architecture, settings["num_hidden_layers"])
     for file in sorted(folder.glob("*.safetensors")):
@@ -172,7 +180,10 @@ def _tensors(folder: Path, settings: dict[str, Any], kind: DirectType) -> Iterat
 
 
 def _number(shape: list[int], kind: DirectType) -> Any:
-    """Return the number format of a tensor; vectors are f32."""
+    """Return the number format of a tensor: f32 for vectors, the one that was chosen for others.
+
+    In place of q8_0 it is f16 if the rows cannot be divided into blocks of 32 values.
+    """
     if len(shape) < 2:
         return gguf.GGMLQuantizationType.F32
     if kind == "q8_0" and shape[-1] % 32:
@@ -211,7 +222,10 @@ def _write(
 
 
 def _rotated(name: str, values: NDArray[Any], settings: dict[str, Any]) -> NDArray[Any]:
-    """Reorder the rows of queries and keys, so that GGUF's pairs are the halves of the model."""
+    """Reorder the rows of queries and keys, so that GGUF's pairs are the halves of the model.
+
+    All other weights are returned unchanged.
+    """
     part = name.split(".")[-2]
     heads = settings["num_attention_heads"]
     if part == "k_proj":

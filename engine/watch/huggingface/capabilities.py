@@ -121,7 +121,7 @@ def loop_can_be_left(kind: type[Any]) -> bool:
 
 
 def _loop_is_known(kind: type[Any]) -> bool:
-    """Whether the loop takes its batches by `get_batch_samples` and reports updates beforehand."""
+    """Whether the loop takes its batches by `get_batch_samples` and reports an update before it."""
     from transformers import TrainerCallback
 
     take = getattr(kind, "get_batch_samples", None)

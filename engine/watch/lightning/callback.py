@@ -28,7 +28,10 @@ class LightningHooks:
         self._run: LightningRun | None = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Open the run, unless another callback of fttui is before this one."""
+        """Open the run, unless `FTTUI=off` or another callback of fttui is before this one.
+
+        A trainer that cannot be watched trains as before, and a line says why.
+        """
         ours = [one for one in trainer.callbacks if isinstance(one, LightningHooks)]
         if ours[0] is not self or switched_off():
             return

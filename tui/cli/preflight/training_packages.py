@@ -41,7 +41,7 @@ def require_training_packages(command: str) -> None:
 
 
 def unusable() -> Iterator[str]:
-    """Yield what is wrong with the packages of the extra `train`."""
+    """Yield what is wrong with the packages of the extra `train`; nothing if all of them fit."""
     found = {name: installed(name) for name in TRAIN}
     if missing := [name for name, one in found.items() if one is None]:
         yield f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not installed"

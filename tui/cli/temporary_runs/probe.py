@@ -110,7 +110,7 @@ def probe(
 
 @contextmanager
 def _ended(engine: StartedEngine) -> Iterator[None]:
-    """Terminate the engine at the end of the block, before its folder is deleted.
+    """Terminate an engine that still runs at the end of the block, before its folder is deleted.
 
     Within the block, SIGTERM ends this process by an exception, so that the end is reached.
     """

@@ -101,7 +101,10 @@ def with_png(svg: Path) -> str:
 
 
 def _converted(svg: Path, png: Path) -> bool:
-    """Write the PNG with the first converter that is installed; return whether there is one."""
+    """Write the PNG with the first converter that is installed; return whether there is one.
+
+    Errors of the converter pass through.
+    """
     try:
         import cairosvg  # type: ignore[import-not-found,import-untyped,unused-ignore]  # optional
     except ImportError:

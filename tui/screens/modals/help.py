@@ -107,7 +107,8 @@ def blocks_of(
 ) -> list[list[Content]]:
     """Return one block of lines per task: the heading, its keys and why some do nothing now.
 
-    With a query, only actions that match it are listed. No line is wider than `width` cells.
+    With a query, only actions that match it are listed. A reason that more than three commands
+    share is given once, in a first block. No line is wider than `width` cells.
     """
     shown = [a for a in actions if not query.strip() or relevance(a, query) > 0]
     reasons = [r for a in shown if a.commands and (r := why_not(a, state))]

@@ -47,7 +47,8 @@ class PlotScreen(RunScreen):
     def choose(self, offset: int) -> None:
         """Focus the plot `offset` places after the focused one, beyond the last the first again.
 
-        If the focused plot is maximised, the other one is maximised in its place.
+        Without a focused plot it is the first. If the focused plot is maximised, the other one is
+        maximised in its place.
         """
         shown = [plot for plot in self.plots() if plot.display]
         if not shown:

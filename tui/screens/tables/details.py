@@ -179,7 +179,11 @@ DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
 
 
 def value_at(run: RunView, name: str, timeline: int, step: int) -> float | None:
-    """Return a metric at a step of a timeline or of those it forked from; None if it has none."""
+    """Return a metric at a step of a timeline, or at the nearest earlier step with a value.
+
+    Steps of the timelines that it forked from count too. None if there is no value up to that step,
+    or no such timeline.
+    """
     on = [index for index, branch in enumerate(run.branches) if branch.timeline == timeline]
     return value_on(run.branches, on[-1], name, step) if on else None
 

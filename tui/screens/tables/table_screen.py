@@ -140,7 +140,7 @@ class TableScreen(RunScreen):
 
     @on(Input.Submitted, "#filter")
     def keep(self) -> None:
-        """Return the focus to the table and keep the filter."""
+        """Hide the input of the filter, keep the filter, and return the focus to the table."""
         self.query_one("#filter", Input).remove_class("-open")
         self.query_one(DataTable).focus()
 

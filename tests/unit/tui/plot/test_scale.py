@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.tui.plot.scale import SPARSE, Scale, main_range, scale_of
+from fttui.tui.plot.scale import SPARSE, YScale, main_range, scale_of
 
 CALM = [3.0 + math.exp(-step / 30) + 0.2 * math.sin(step) for step in range(60)]
 
@@ -88,7 +88,7 @@ def test_shares_rise_with_the_values_and_the_band_ends_at_the_top(
 
 
 def test_the_band_goes_on_where_the_main_range_ends() -> None:
-    scale = Scale(0.0, 10.0, 1000.0)
+    scale = YScale(0.0, 10.0, 1000.0)
     shares = scale.shares([9.999, 10.0, 10.001])
     assert shares[2] - shares[0] < 1e-3
 

@@ -7,7 +7,7 @@ from typing import Any
 import jinja2
 import pytest
 
-from fttui.engine.export.gguf.chat_form import NotFixed, Refused, chat_form, trims
+from fttui.engine.export.gguf.chat_form import ConversationRefused, NotFixed, chat_form, trims
 from fttui.engine.export.gguf.modelfile import go_template
 from tests.support.tiny import CHATML
 
@@ -45,7 +45,7 @@ def renderer(source: str) -> Any:
                 messages=messages, add_generation_prompt=ask, raise_exception=refuse
             )
         except jinja2.TemplateError as error:
-            raise Refused(str(error)) from error
+            raise ConversationRefused(str(error)) from error
 
     return render
 
