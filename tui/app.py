@@ -85,16 +85,18 @@ class FttuiApp(AppBase):
         *,
         run: RunDirectory | None = None,
         preferences: Preferences | None = None,
+        first: str = "dashboard",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Build the app for a session; `run` is the run folder if it is on this machine.
 
-        `clock` returns Unix seconds.
+        `first` is the screen that is shown first; `clock` returns Unix seconds.
         """
         self.preferences = preferences or Preferences()
         super().__init__(driver_class=TerminalDriver)
         self.session = session
         self.run_directory = run
+        self._first = first
         self.clock = clock
         self.runs_root = run.path.parent if run else runs_root()
         self.wanted: RunListing | None = None
@@ -156,6 +158,8 @@ class FttuiApp(AppBase):
                 keyed(FIRST_TIME, self.state), "information", title="fttui", seconds=WELCOME_S
             )
             note_seen()
+        if self._first != self.current_mode:
+            self.go(self._first)
         load_config(self)
         self.set_interval(self.preferences.redraw_s, self._redraw_if_due)
         self.set_timer(SETTLED_S, enable_gc)
@@ -363,11 +367,13 @@ def enable_gc() -> None:
         gc.enable()
 
 
-def run_app(session: Session, *, run: RunDirectory | None = None) -> FttuiApp:
+def run_app(
+    session: Session, *, run: RunDirectory | None = None, first: str = "dashboard"
+) -> FttuiApp:
     """Show a run until the user leaves.
 
     `wanted` of the returned app is the run to show next, or None if the user left for good.
     """
-    app = FttuiApp(session, run=run, preferences=user_preferences())
+    app = FttuiApp(session, run=run, preferences=user_preferences(), first=first)
     app.run()
     return app

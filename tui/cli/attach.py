@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, EngineGone, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.run.run_index import RunSummary, summarize
+from fttui.engine.run.run_index import RunSummary, list_known_runs, summarize
 
 from .ls import print_remote_runs, print_runs, with_hosts
 from .options import Commands, add_remote_cmd, add_runs_dir, chosen_run, require_hosts, say, warn
@@ -90,20 +90,39 @@ def require_terminal(way_out: str) -> None:
         ConfigError: standard input or output is not a terminal; the text ends with `way_out`, which
             says what to use instead.
     """
-    if not _at_terminal():
+    if not at_terminal():
         raise ConfigError(
             f"the app needs a terminal, and standard input or output is not one; {way_out}"
         )
 
 
-def _at_terminal() -> bool:
+def at_terminal() -> bool:
+    """Whether standard input and output are a terminal."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
+def open_run_list(root: Path) -> int:
+    """Open the app on the list of the runs known on this machine; return the exit code.
+
+    Raises:
+        NoSuchRun: There is none yet; the text says how to start one.
+    """
+    known = [s for s in list_known_runs(root) if not s.unreadable]
+    if not known:
+        raise NoSuchRun(
+            f"no run in {root}, and none is known on this machine; start one with: fttui run "
+            "CONFIG, open those of a remote host with: fttui attach HOST:, or see: fttui --help"
+        )
+    here = next((s for s in known if not s.engine_host), known[0])
+    run = RunDirectory(Path(here.path))
+    return open_app(run, read_only=bool(here.engine_host), first="runs")
+
+
+def open_app(run: RunDirectory, *, read_only: bool = False, first: str = "dashboard") -> int:
     """Show a run of this machine in the app until the user leaves; return the exit code.
 
-    A run that the user chooses from the list in the app is opened next.
+    A run that the user chooses from the list in the app is opened next. `first` is the screen that
+    the app begins with.
 
     Raises:
         ConfigError: there is no terminal.
@@ -116,9 +135,9 @@ def open_app(run: RunDirectory, *, read_only: bool = False) -> int:
     from ..app import run_app
     from ..connection.factory import engine_runs, open_session
 
-    app = run_app(open_session(run, read_only), run=run)
+    app = run_app(open_session(run, read_only), run=run, first=first)
     if app.wanted is not None:
-        return _open_listed(app.wanted, read_only=read_only)
+        return _open_listed(app.wanted, read_only=read_only and first != "runs")
     if engine_runs(run):
         say(f"training continues; attach again with: fttui attach {quote(run.id)}")
     else:
@@ -223,7 +242,7 @@ async def _chosen(connection: SshConnection, host: str) -> str | None:
         runs = await connection.runs()
     if not runs:
         raise NoSuchRun(f"no runs on {host}; start one there with: fttui run CONFIG")
-    if not _at_terminal():
+    if not at_terminal():
         print_runs(runs)
         return None
     return runs[0].path if len(runs) == 1 else _ask_which(runs, host)
@@ -245,7 +264,7 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
     for error in found.errors:
         warn(f"fttui: {error}")
     shown = with_hosts(found)
-    if not shown or not _at_terminal():
+    if not shown or not at_terminal():
         print_remote_runs(found)
         return found.errors[0].exit_code if found.errors else 0
     wanted = _ask_which(shown, " and ".join(hosts))

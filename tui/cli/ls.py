@@ -58,7 +58,7 @@ def add_commands(commands: Commands) -> None:
     events.add_argument("--follow", action="store_true", help="keep printing until the engine ends")
     events.set_defaults(handler=_events)
     report = commands.add_parser("report", help="print an anomaly report")
-    add_run(report, optional=False)
+    add_run(report)
     report.add_argument("id", metavar="ID", nargs="?", help="default: the newest report")
     report.add_argument(
         "--json", action="store_true", help="print the report as JSON, with all evidence"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from fttui.engine.errors import FttuiError, NotOwner
+from fttui.engine.run.run_dir import runs_root
 
 from . import (
     attach,
@@ -29,8 +30,9 @@ from .temporary_runs import lr_find, profile
 INTERRUPTED = 130
 
 _EPILOG = """\
+Without a command, fttui opens the app on the list of runs.
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events, export and sync the newest run.
+newest live run, events, report, export and sync the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
@@ -70,12 +72,13 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = Parser(
         prog="fttui",
+        usage="fttui [-h] [--version] [COMMAND ...]",
         description="Fine-tune an LLM; watch and control the run in the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="fttui")
     modules = (
         run,
         execute,
@@ -108,8 +111,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    options = build_parser().parse_args(arguments)
-    handler: Callable[[argparse.Namespace], int] = options.handler
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    if not hasattr(options, "handler") and not attach.at_terminal():
+        parser.error("the following arguments are required: COMMAND")
+    handler: Callable[[argparse.Namespace], int] = getattr(options, "handler", _open_run_list)
     try:
         return handler(options)
     except FttuiError as error:
@@ -123,6 +129,11 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 0
     except OSError as error:
         return _refused(error)
+
+
+def _open_run_list(_options: argparse.Namespace) -> int:
+    """Open the app on the list of runs, which is what `fttui` alone does."""
+    return attach.open_run_list(runs_root())
 
 
 def _refused(error: OSError) -> int:

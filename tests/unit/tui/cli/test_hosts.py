@@ -27,7 +27,7 @@ def test_runs_of_one_path_on_two_hosts_are_told_apart(
         return 0
 
     monkeypatch.setattr(remote_runs, "list_remote_runs", lambda hosts, remote_cmd: found)
-    monkeypatch.setattr(attach, "_at_terminal", lambda: True)
+    monkeypatch.setattr(attach, "at_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: answer)
     monkeypatch.setattr(attach, "_open_remote", open_remote)
     assert attach._open_on_hosts(["a", "b"], None, read_only=True) == 0
@@ -39,7 +39,7 @@ def test_an_answer_without_a_host_is_not_taken_for_the_name_of_one(
 ) -> None:
     found = RemoteRuns(runs=[("a", [SAME]), ("b", [SAME])], errors=[])
     monkeypatch.setattr(remote_runs, "list_remote_runs", lambda hosts, remote_cmd: found)
-    monkeypatch.setattr(attach, "_at_terminal", lambda: True)
+    monkeypatch.setattr(attach, "at_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "sft")
     with pytest.raises(NoSuchRun, match="sft is no number in the list; type one, or HOST:RUN"):
         attach._open_on_hosts(["a", "b"], None, read_only=True)
