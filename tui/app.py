@@ -33,7 +33,7 @@ from .palette import ActionCommands
 from .preferences import Preferences, keep_theme, note_seen, user_preferences
 from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
-from .screens.handlers.background import load_config
+from .screens.handlers.background import load_config, open_report
 from .screens.modals.modal import Palette
 from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
@@ -350,6 +350,10 @@ class FttuiApp(AppBase):
                 keep_theme(file, theme.name)
         except (OSError, ValueError) as error:
             self.tell(f"the theme is not kept for the next time; {file}: {error}")
+
+    def open_report(self, anomaly_id: str) -> None:
+        """Fetch the report of an anomaly and show it."""
+        open_report(self, anomaly_id)
 
     def open_run(self, item: RunListing) -> None:
         """Exit, so that the command line opens another run; for this run, go to the dashboard."""

@@ -83,6 +83,10 @@ class AppBase(App[int]):
         """Open the list of themes; the one that the user chooses is kept in the user's file."""
         raise NotImplementedError
 
+    def open_report(self, anomaly_id: str) -> None:
+        """Fetch the report of an anomaly and show it."""
+        raise NotImplementedError
+
     def open_run(self, item: RunListing) -> None:
         """Exit, so that the command line opens another run; for this run, go to the dashboard."""
         raise NotImplementedError

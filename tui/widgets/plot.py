@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Self
 
@@ -14,9 +14,7 @@ from rich.style import Style
 from textual import events
 from textual.content import Content
 from textual.geometry import Region
-from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from ..plot import raster
 from ..plot.frame import BELOW, GUTTER, LOOKS, framed
@@ -24,6 +22,7 @@ from ..plot.layers import PlotPicture, YAxis, picture
 from ..plot.panels import Entry, Panel
 from ..view_model.app_state import AppState
 from ..view_model.axis import step_of
+from .plot_mouse import PlotMouse
 from .text_line import DIM, Piece, assemble
 
 BAND_LINES = 5
@@ -40,14 +39,8 @@ _BLANK = Style()
 """Textual's NO_COLOR filter needs a style on every segment."""
 
 
-class Plot(Widget, can_focus=True):
+class Plot(PlotMouse, can_focus=True):
     """Draws one panel of curves in the styles of the `PlotScreen` it is on."""
-
-    @dataclass
-    class Pointed(Message):
-        """The mouse was clicked at a step."""
-
-        step: int
 
     def __init__(self, panel: Panel) -> None:
         super().__init__(classes="plot")
@@ -122,15 +115,14 @@ class Plot(Widget, can_focus=True):
             self.border_subtitle = subtitle
         self._narrow = ()
 
-    def on_click(self, event: events.Click) -> None:
-        """Post `Pointed` with the step that was clicked, if the click was on the canvas."""
-        column = event.get_content_offset_capture(self).x - GUTTER
-        if self._state is not None and 0 <= column < self.columns:
-            low, high = self._picture.x
-            x = low + (column + 0.5) / self.columns * (high - low)
-            branches, axis = self._state.run.branches, self._state.plot.axis
-            step = min(step_of(branches, axis, x), self._state.run.step)
-            self.post_message(self.Pointed(max(0, step)))
+    def step_at(self, column: float) -> int | None:
+        """Return the step at a column of the canvas, at most the newest; None before a state."""
+        if self._state is None:
+            return None
+        low, high = self._picture.x
+        x = low + column / self.columns * (high - low)
+        step = step_of(self._state.run.branches, self._state.plot.axis, x)
+        return max(0, min(step, self._state.run.step))
 
     def on_resize(self, event: events.Resize) -> None:
         """Redraw for the new size."""
@@ -208,7 +200,7 @@ class Plot(Widget, can_focus=True):
     def render_line(self, y: int) -> Strip:
         """Return one line of the plot's cells, as Textual asks for it."""
         if y < len(self._strips):
-            return self._strips[y]
+            return self.selected(self._strips[y])
         return Strip.blank(self.content_size.width, self._looks.get("axis", _BLANK))
 
     def notify_style_update(self) -> None:

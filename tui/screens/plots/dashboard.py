@@ -8,6 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.events import Click
 
 from ...actions import bindings
 from ...plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
@@ -19,6 +20,12 @@ from ...widgets.start_panel import StartPanel
 from ...widgets.status_panels import OutcomePanel
 from ...widgets.text_line import DIM, Piece, TextLine, assemble
 from .plot_screen import PlotScreen
+
+OPENS: dict[type[TextLine], str] = {
+    AnomalyPanel: "go.anomalies", InterventionPanel: "go.interventions", LogTail: "go.log",
+    NewestEvent: "go.anomalies",
+}  # fmt: skip
+"""Actions of panels of the dashboard when they are clicked."""
 
 
 class DashboardScreen(PlotScreen):
@@ -44,6 +51,12 @@ class DashboardScreen(PlotScreen):
         yield TextLine(id="strip")
         yield NewestEvent(id="newest")
         yield LogTail(id="log-tail")
+
+    def on_click(self, event: Click) -> None:
+        """Open the screen of the panel that was clicked."""
+        for kind, action in OPENS.items():
+            if isinstance(event.widget, kind):
+                self.fttui.action_act(action)
 
     def shows_outcomes(self) -> bool:
         """Whether the interventions panel, or the line that replaces it, is visible."""

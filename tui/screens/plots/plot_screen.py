@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import on
+
 from ...plot.frame import LOOKS
 from ...widgets.plot import UNDONE, Plot
+from ...widgets.plot_mouse import PlotMouse
 from ..base import RunScreen
+from .pointing import anomaly_of, event_at, spanned, zoomed_around
 
 
 class PlotScreen(RunScreen):
@@ -39,10 +43,34 @@ class PlotScreen(RunScreen):
         """Return the focused plot, or the first if none is focused."""
         return self.focused if isinstance(self.focused, Plot) else self.plots()[0]
 
-    def on_plot_pointed(self, message: Plot.Pointed) -> None:
-        """Move the cursor of all plots to the step that was clicked."""
+    @on(PlotMouse.Pointed)
+    def point(self, message: PlotMouse.Pointed) -> None:
+        """Move the cursor of all plots to the step that was clicked, and open the event there."""
+        run, view = self.fttui.state.run, self.fttui.state.plot
+        marks = run.marks if view.undone else run.live_marks()
+        mark = event_at(marks, message.steps) if message.on_axis else None
+        self.fttui.look(view.at(message.step if mark is None else mark.step, run.step))
+        if mark is None:
+            return
+        anomaly = anomaly_of(mark, run.anomalies)
+        if anomaly is not None:
+            self.fttui.open_report(anomaly)
+        elif mark.kind == "checkpoint":
+            self.fttui.go("checkpoints")
+        else:
+            self.fttui.tell(mark.text, "information", title=f"step {mark.step:,}")
+
+    @on(PlotMouse.Spanned)
+    def zoom_to(self, message: PlotMouse.Spanned) -> None:
+        """Show the steps that were selected by dragging."""
         state = self.fttui.state
-        self.fttui.look(state.plot.at(message.step, state.run.step))
+        self.fttui.look(spanned(state.plot, message.first, message.last, state.run.step))
+
+    @on(PlotMouse.Wheeled)
+    def zoom_around(self, message: PlotMouse.Wheeled) -> None:
+        """Zoom around the step under the mouse."""
+        view, newest = self.fttui.state.plot, self.fttui.state.run.step
+        self.fttui.look(zoomed_around(view, message.step, newest, inwards=message.inwards))
 
     def choose(self, offset: int) -> None:
         """Focus the plot `offset` places after the focused one, beyond the last the first again.

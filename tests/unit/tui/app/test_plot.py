@@ -135,3 +135,16 @@ async def test_a_new_theme_is_painted_at_once() -> None:
         assert before
         app.theme = next(theme.name for theme in THEMES if theme.name != app.theme)
         await until(pilot, lambda: plot._strips is not before)
+
+
+async def test_dragging_over_a_plot_zooms_to_the_span() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        plot = app.screen.query(Plot).first()
+        await pilot.mouse_down(plot, offset=(20, 4))
+        await pilot.hover(plot, offset=(40, 4))
+        await pilot.mouse_up(plot, offset=(40, 4))
+        await until(pilot, lambda: app.state.plot.span is not None)
+        left, right = app.state.plot.window(app.state.run.step)
+        assert 0 < left < right < app.state.run.step
+        await pilot.click(plot, offset=(30, 4))
+        await until(pilot, lambda: left <= (app.state.plot.cursor or 0) <= right)
