@@ -323,7 +323,7 @@ def loading() -> Script:
     """Before the first step."""
     script = Script().start()
     script.add(LogEmitted(level="info", text="converting the model, once"), after_s=2.0)
-    return script.add(ProgressMade(label="reading the model", done=212, total=272), after_s=3.0)
+    return script.add(ProgressMade(label="Loading weights", done=212, total=272), after_s=3.0)
 
 
 def failed() -> Script:

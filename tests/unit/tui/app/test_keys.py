@@ -461,7 +461,7 @@ async def test_the_palette_holds_every_action() -> None:
     async with driven(session) as (app, pilot):
         await pilot.press("ctrl+p")
         await until(pilot, lambda: len(app.screen_stack) == 2)
-        await pilot.press(*"run: eval")
+        await pilot.press(*"evaluate now")
         await until(pilot, lambda: "evaluate on the held-out data" in text_of(app))
         await pilot.press("enter", "enter")
         await until(pilot, lambda: bool(session.submitted))
@@ -535,7 +535,10 @@ async def test_a_rollback_can_be_chosen_while_steps_go_on() -> None:
 async def test_loading_shows_its_progress_and_then_the_curves() -> None:
     session = FakeSession(loading())
     async with driven(session) as (app, pilot):
-        assert "78 %  reading the model" in text_of(app)
+        shown = text_of(app)
+        assert "▸ weights" in shown
+        assert "78 %" in shown
+        assert "· first step" in shown
         session.script.run().train(30)
         session.push()
         await until(pilot, lambda: "grad norm" in text_of(app))

@@ -334,7 +334,7 @@ async def test_own_keys_work_and_are_shown_everywhere() -> None:
         await pilot.press("b")
         await until(pilot, lambda: bool(session.submitted))
         await pilot.press("question_mark")
-        await until(pilot, lambda: "  b      pause before" in text_of(app))
+        await until(pilot, lambda: " b       pause before" in text_of(app))
     assert len(session.submitted) == 1
 
 

@@ -226,7 +226,7 @@ def test_a_failed_command_says_why() -> None:
 
 def test_loading_shows_progress_and_no_steps() -> None:
     view = _fold(loading())
-    assert view.progress == ProgressMade(label="reading the model", done=212, total=272)
+    assert view.progress == ProgressMade(label="Loading weights", done=212, total=272)
     assert view.last is None
 
 
