@@ -24,6 +24,8 @@ class Preferences:
 
     ascii: bool = False
     """Whether to draw with ASCII only, for terminals without UTF-8."""
+    ascii_forced: bool = False
+    """Whether the environment has decided on ASCII, which the user's file does not change."""
     theme: str = "fttui-dark"
     """Name of the theme, one of `fttui.tui.styles.themes.names()`."""
     theme_forced: bool = False
@@ -55,6 +57,7 @@ def read_preferences(environ: Mapping[str, str], encoding: str) -> Preferences:
     known = theme_named(theme)
     return Preferences(
         ascii=wanted != "0" if wanted else bare or not utf8,
+        ascii_forced=bool(wanted),
         theme=SIXTEEN.name if _sixteen_colours(environ) else known or DARK.name,
         theme_forced=bool(environ.get("FTTUI_THEME")) and known is not None,
         faults=tuple(_theme_faults("FTTUI_THEME", theme)),
@@ -106,14 +109,20 @@ def with_file(preferences: Preferences, file: Path) -> Preferences:
     keys = _keys(tree.get("keys", {}))
     found = [*_theme_faults("theme", tree.get("theme", "dark")), *_faults_of_keys(keys)]
     found += [
-        f"unknown key {name!r}, expected theme or a table [keys]"
+        f"unknown key {name!r}, expected theme, ascii or a table [keys]"
         for name in tree
-        if name not in ("keys", "theme")
+        if name not in ("keys", "theme", "ascii")
     ]
+    ascii_only = tree.get("ascii")
+    if not isinstance(ascii_only, bool | None):
+        found.append(f"ascii: got {ascii_only!r}, expected true or false")
     if found:
         found.append("until this is corrected, the app uses its own keys")
     return replace(
         preferences,
+        ascii=ascii_only
+        if isinstance(ascii_only, bool) and not preferences.ascii_forced
+        else preferences.ascii,
         keys={} if found or keys is None else keys,
         faults=(*preferences.faults, *(f"{file}: {fault}" for fault in found)),
         theme=preferences.theme

@@ -127,7 +127,12 @@ def check_configuration(
 
 
 def look_into_data(
-    resolved: str, show: int = 0, *, tokens: bool = False, say: Callable[[str], None] = say
+    resolved: str,
+    show: int = 0,
+    *,
+    tokens: bool = False,
+    say: Callable[[str], None] = say,
+    plain: bool = False,
 ) -> None:
     """Check the data in a separate process, which may load the tokenizer and data libraries.
 
@@ -136,6 +141,7 @@ def look_into_data(
         show: number of records of each training source to print with their targets.
         tokens: whether to print every token of them.
         say: prints a line.
+        plain: whether progress rewrites no line of the terminal.
 
     Raises:
         DataError: the data cannot be used, or a finding needs consent.
@@ -145,7 +151,7 @@ def look_into_data(
     from .data_check.text import print_record
 
     arguments = [f"--show={show}", *(["--tokens"] if tokens else [])]
-    for message in print_lines(data_messages("validate", arguments, resolved), say):
+    for message in print_lines(data_messages("validate", arguments, resolved), say, plain=plain):
         if isinstance(message, ShownRecords):
             for record in message.records:
                 print_record(record)

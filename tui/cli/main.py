@@ -68,16 +68,26 @@ class _VersionAction(argparse.Action):
         parser.exit()
 
 
+class _AsciiAction(argparse.Action):
+    """The `--ascii` option, which is `FTTUI_ASCII=1` in the environment."""
+
+    def __call__(self, *_: object, **__: object) -> None:
+        os.environ["FTTUI_ASCII"] = "1"
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = Parser(
         prog="fttui",
-        usage="fttui [-h] [--version] [COMMAND ...]",
+        usage="fttui [-h] [--version] [--ascii] [COMMAND ...]",
         description="Fine-tune an LLM; watch and control the run in the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
+    parser.add_argument(
+        "--ascii", action=_AsciiAction, nargs=0, help="draw the app with ASCII characters only"
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="fttui")
     modules = (
         run,

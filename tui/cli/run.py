@@ -99,7 +99,12 @@ def _started(options: argparse.Namespace) -> StartedEngine:
     require_runs_folder(root, writing=True)
     overrides = _overrides(options)
     loaded = preflight(
-        options.config, overrides, force=options.force, say=say, runs_dir=options.runs_dir
+        options.config,
+        overrides,
+        force=options.force,
+        say=say,
+        runs_dir=options.runs_dir,
+        plain=options.headless,
     )
     record_consent(loaded.config)
     run = new_run(root, options.config, loaded, overrides)
@@ -201,6 +206,7 @@ def preflight(
     force: bool,
     say: Callable[[str], None],
     runs_dir: str | None = None,
+    plain: bool = False,
 ) -> LoadedConfig:
     """Check all that can be checked before an engine starts; return the loaded configuration.
 
@@ -210,6 +216,7 @@ def preflight(
         force: Start even if the memory estimate exceeds what is available.
         say: Prints the estimate, the decisions and the results about the data.
         runs_dir: Folder with the runs that `adapter.start` may name; None for the default one.
+        plain: Whether progress rewrites no line of the terminal.
 
     Raises:
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data
@@ -217,7 +224,7 @@ def preflight(
     """
     loaded = with_start_adapter(load_checked(path, overrides), runs_dir, str(path), say)
     loaded = fitted(loaded, force=force, say=say)
-    look_into_data(loaded.resolved, say=say)
+    look_into_data(loaded.resolved, say=say, plain=plain)
     return loaded
 
 

@@ -11,24 +11,27 @@ _LABELS = {"judge": "check"}
 """What a part of a step is called where its name in the journal says less."""
 
 
-def profile_lines(found: StepsProfiled) -> list[str]:
-    """Return the profile's lines: the parts of a step, the device's work, and advice."""
+def profile_lines(found: StepsProfiled, *, bars: bool = True) -> list[str]:
+    """Return the profile's lines: the parts of a step, the device's work, and advice.
+
+    Without `bars` no part is drawn, for those who have the lines read to them.
+    """
     return [
         f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
-        *_parts(found),
+        *_parts(found, bars=bars),
         *_device(found),
         *(f"→ {text}" for text in found.advice),
     ]
 
 
-def _parts(found: StepsProfiled) -> list[str]:
+def _parts(found: StepsProfiled, *, bars: bool) -> list[str]:
     rows = []
     for part in found.parts:
         share = part.host_s / found.step_s if found.step_s else 0.0
         device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
-        drawn = ("█" * round(_BAR * share)).ljust(_BAR)
+        drawn = f" {'█' * round(_BAR * share):<{_BAR}}" if bars else ""
         label = _LABELS.get(part.name, part.name)
-        rows.append(f"{label:<9}{100 * share:>4.0f} % {drawn} {_time(part.host_s):>8}{device}")
+        rows.append(f"{label:<9}{100 * share:>4.0f} %{drawn} {_time(part.host_s):>8}{device}")
     return rows
 
 

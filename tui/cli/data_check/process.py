@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -68,19 +69,34 @@ def data_messages(module: str, arguments: Sequence[str], given: str) -> Iterator
 class ProgressLine:
     """Shows progress on one line of a terminal; elsewhere it shows nothing."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, plain: bool = False) -> None:
+        """Make a progress line on a stream.
+
+        With `plain`, and in a terminal that cannot move its cursor (`TERM=dumb`), every quarter is
+        a line of its own, which a screen reader reads once.
+        """
         self._stream = styled(stream) if stream.isatty() else None
+        self._plain = plain or os.environ.get("TERM") == "dumb"
         self._shown = False
+        self._quarter: tuple[str, int] | None = None
+        """Label and quarter of the newest plain line."""
 
     def show(self, progress: ReadingProgress) -> None:
         """Show progress in place of what was shown before."""
-        if self._stream is not None:
-            share = f" {progress.done / progress.total:.0%}" if progress.total else ""
-            self._stream.write(
-                f"\r\x1b[K{escape_control_characters(progress.label)[:_LONGEST_LABEL]}{share}"
-            )
-            self._stream.flush()
+        if self._stream is None:
+            return
+        share = f" {progress.done / progress.total:.0%}" if progress.total else ""
+        text = f"{escape_control_characters(progress.label)[:_LONGEST_LABEL]}{share}"
+        if self._plain:
+            done = progress.done / progress.total if progress.total else 0.0
+            quarter = progress.label, int(4 * done)
+            if quarter != self._quarter:
+                self._quarter = quarter
+                self._stream.write(f"{text}\n")
+        else:
+            self._stream.write(f"\r\x1b[K{text}")
             self._shown = True
+        self._stream.flush()
 
     def clear(self) -> None:
         """Clear the progress line of the terminal."""
@@ -91,10 +107,13 @@ class ProgressLine:
 
 
 def print_lines(
-    messages: Iterator[AnyDataMessage], say: Callable[[str], None]
+    messages: Iterator[AnyDataMessage], say: Callable[[str], None], *, plain: bool = False
 ) -> Iterator[AnyDataMessage]:
-    """Show progress on standard error, print lines of text with `say`, yield all other messages."""
-    progress = ProgressLine(sys.stderr)
+    """Show progress on standard error, print lines of text with `say`, yield all other messages.
+
+    With `plain`, the progress rewrites no line.
+    """
+    progress = ProgressLine(sys.stderr, plain=plain)
     try:
         for message in messages:
             if isinstance(message, ReadingProgress):

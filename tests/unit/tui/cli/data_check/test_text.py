@@ -166,3 +166,19 @@ def test_an_error_of_the_configuration_keeps_its_class(monkeypatch: pytest.Monke
     refused = {"k": "refused", "text": "data.template: none", "exit_code": 2}
     with pytest.raises(ConfigError, match="none"):
         process(f"import json; print(json.dumps({refused}))", monkeypatch)
+
+
+@pytest.mark.parametrize(("plain", "term"), [(True, "xterm"), (False, "dumb")])
+def test_plain_progress_is_a_line_per_quarter(
+    plain: bool, term: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", term)
+    terminal = Terminal()
+    line = ProgressLine(terminal, plain=plain)
+    for done in range(101):
+        line.show(ReadingProgress(label="tokenizing", done=done, total=100))
+    line.clear()
+    assert terminal.getvalue().splitlines() == [
+        f"tokenizing {share}%" for share in (0, 25, 50, 75, 100)
+    ]
+    assert "\r" not in terminal.getvalue()
