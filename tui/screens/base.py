@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import ClassVar, cast
 
@@ -10,11 +11,13 @@ from textual.containers import Container
 from textual.css.query import NoMatches
 from textual.screen import Screen
 
+from ..actions import key_of
 from ..app_base import AppBase
 from ..view_model.app_state import AppState
 from ..widgets.footer import ActionFooter
 from ..widgets.header import RunHeader
 from ..widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
+from ..widgets.text_line import DIM, assemble
 
 
 class RunScreen(Screen[None]):
@@ -36,6 +39,8 @@ class RunScreen(Screen[None]):
 
     def __init__(self) -> None:
         super().__init__()
+        self._numbers: dict[str, str] = {}
+        """Keys in the titles of panels, by selector; keys do not change while the app runs."""
         # Set before any widget is mounted, because a later change restyles every widget.
         width, height = self.app.size
         for room, least in (
@@ -76,6 +81,20 @@ class RunScreen(Screen[None]):
             state, self.fttui.actions, count, mode=self.MODE or self.app.current_mode
         )
         self.show_body(state, now)
+        self._number(state)
+
+    def _number(self, state: AppState) -> None:
+        """Write before the title of a panel the key that opens its screen."""
+        for selector, action_id in self.numbered().items():
+            key = key_of(action_id, state)
+            if self._numbers.get(selector) != key:
+                self._numbers[selector] = key
+                for widget in self.query(selector):
+                    widget.border_title = assemble((f"[{key}] ", DIM), widget.border_title or "")
+
+    def numbered(self) -> Mapping[str, str]:
+        """Return the panels whose titles begin with a key: selector → id of the key's action."""
+        return {}
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the screen's own widgets."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -51,6 +52,10 @@ class DashboardScreen(PlotScreen):
         yield TextLine(id="strip")
         yield NewestEvent(id="newest")
         yield LogTail(id="log-tail")
+
+    def numbered(self) -> Mapping[str, str]:
+        """Return the panels that have a screen of their own."""
+        return {kind.__name__: OPENS[kind] for kind in (AnomalyPanel, InterventionPanel)}
 
     def on_click(self, event: Click) -> None:
         """Open the screen of the panel that was clicked."""

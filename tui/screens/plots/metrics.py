@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.widget import Widget
 
 from ...actions import bindings, keyed
 from ...plot.panels import chosen_metrics, metrics_of, panel_for
@@ -15,12 +17,27 @@ from ...widgets.plot import Plot
 from ...widgets.text_line import DIM, TextLine, assemble
 from .plot_screen import PlotScreen
 
+SCROLLS: dict[str, Callable[[Widget], None]] = {
+    "pageup": lambda grid: grid.scroll_page_up(),
+    "pagedown": lambda grid: grid.scroll_page_down(),
+    "home": lambda grid: grid.scroll_home(),
+    "end": lambda grid: grid.scroll_end(),
+}
+"""Keys that scroll the grid, as everywhere else."""
+
 
 class MetricsScreen(PlotScreen):
     """A grid of plots that grows as metrics appear."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings("plots"),
+        *(Binding(key, f"scroll_plots('{key}')", show=False) for key in SCROLLS),
+    ]
     AUTO_FOCUS = ""
+
+    def action_scroll_plots(self, key: str) -> None:
+        """Scroll the grid, whether a plot is focused or not."""
+        SCROLLS[key](self.query_one("#grid"))
 
     def __init__(self) -> None:
         super().__init__()

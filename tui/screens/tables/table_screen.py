@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from textual import on
@@ -51,6 +51,11 @@ class TableScreen(RunScreen):
             yield detail
         yield TextLine(id="hint")
         yield Input(placeholder="filter: words that a row must contain", id="filter", compact=True)
+
+    def numbered(self) -> Mapping[str, str]:
+        """Return the table, under the key that opens its screen."""
+        action_id = f"go.{self.fttui.current_mode}"
+        return {"#body > DataTable": action_id} if action_id in ACTION_OF else {}
 
     def columns(self) -> Sequence[str]:
         """Return the names of the columns to show, a prefix of `COLUMNS`."""

@@ -33,6 +33,7 @@ from fttui.engine.protocol.events import DataFinding, DataFindingsChanged, State
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
+from fttui.tui.preferences import Preferences
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.prompt import PromptScreen
@@ -601,3 +602,42 @@ async def test_tab_completes_the_name_of_a_checkpoint() -> None:
         await until(pilot, lambda: "rollback step-000800-t1" in text_of(app))
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(app.screen, ConfirmScreen))
+
+
+async def test_the_metrics_scroll_by_page_before_a_plot_is_chosen() -> None:
+    async with driven(FakeSession(eventful()), size=(80, 24)) as (app, pilot):
+        await pilot.press("2")
+        grid = app.screen.query_one("#grid")
+        await until(pilot, lambda: grid.max_scroll_y > 0)
+        await pilot.press("end")
+        await until(pilot, lambda: grid.scroll_y == grid.max_scroll_y)
+        await pilot.press("home")
+        await until(pilot, lambda: grid.scroll_y == 0)
+
+
+async def test_panels_and_tables_show_the_keys_of_their_screens() -> None:
+    async with driven(FakeSession(eventful()), preferences=Preferences(keys={"go.log": "b"})) as (
+        app,
+        pilot,
+    ):
+        await until(pilot, lambda: "[5] interventions" in text_of(app))
+        assert "[3] " in text_of(app)
+        await pilot.press("b")
+        await until(pilot, lambda: "[b] " in text_of(app))
+
+
+async def test_a_click_on_a_panel_opens_its_screen() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.click("InterventionPanel")
+        await until(pilot, lambda: app.current_mode == "interventions")
+
+
+async def test_what_is_copied_is_what_is_shown() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("Y")
+        await until(pilot, lambda: "step 1,240 of 5,000" in app.clipboard)
+        await pilot.press("4")
+        await pilot.press("Y")
+        await until(pilot, lambda: "step-001200-t2" in app.clipboard)
+        await pilot.press("ctrl+y")
+        await until(pilot, lambda: app.clipboard.startswith("fttui ctl smollm2-pairs"))
