@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
 import msgspec
 
 from ..errors import NoSuchRun
-from ..protocol.codec import decode_readable
+from ..protocol.codec import DecodeError, decode_readable, peek_seq
 from ..protocol.events import Record
 from ..protocol.settings import LearningRate
 from ..protocol.states import RunState
@@ -243,6 +244,14 @@ def read_tail(path: Path) -> tuple[list[bytes], int]:
     while frames and frames[-1][0] < len(data) and (later := _chain(data, frames[-1][0] + 1)):
         frames = later
     return [payload for _, payload in frames], start + frames[-1][0] if frames else 0
+
+
+def newest_seq(payloads: Sequence[bytes]) -> int:
+    """Return the sequence number of the last of these frames that is a record; 0 if none is."""
+    for payload in reversed(payloads):
+        with suppress(DecodeError):
+            return peek_seq(payload)
+    return 0
 
 
 def _chain(data: bytes, after: int) -> list[tuple[int, bytes]]:

@@ -15,7 +15,7 @@ from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.axis import Axis, place_of, place_of_mark
 from . import raster
-from .layers import Place, PlotPicture, UndoneSpan, column_of
+from .layers import PlotPicture, SignPlace, UndoneSpan, column_of
 from .panels import Panel
 from .ticks import axis_label, axis_ticks, log_ticks, ticks
 
@@ -49,7 +49,7 @@ _KNEE = "┄"
 class Sign:
     """The sign of an event on the x axis, at a place that says whether its step is live."""
 
-    place: Place
+    place: SignPlace
     kind: str
 
     @property
@@ -69,7 +69,7 @@ def signs_of(state: AppState) -> list[Sign]:
     run, axis = state.run, state.plot.axis
     live = set(map(id, run.live_marks()))
     found = [
-        Sign(Place(place_of_mark(run.branches, axis, mark), id(mark) in live), mark.kind)
+        Sign(SignPlace(place_of_mark(run.branches, axis, mark), id(mark) in live), mark.kind)
         for mark in run.marks
         if mark.kind in MARK_SHAPE and (state.plot.undone or id(mark) in live)
     ]
@@ -119,7 +119,7 @@ class _Frame:
         self._sheet.chars[row, column] = ord(sign)
         self._sheet.layers[row, column] = LOOKS.index(look)
 
-    def _put_all(self, row: int, sign: str, at: Iterable[Place]) -> None:
+    def _put_all(self, row: int, sign: str, at: Iterable[SignPlace]) -> None:
         for place in sorted(at, key=lambda place: place.live):
             self._put(row, place.x, sign, "alarm" if place.live else _GONE)
 

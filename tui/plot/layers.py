@@ -33,7 +33,7 @@ class Layer:
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class SignPlace:
     """A place on the x axis for a sign, and whether the current weights descend from its step."""
 
     x: float
@@ -96,9 +96,9 @@ class PlotPicture:
     layers: tuple[Layer, ...] = ()
     x: tuple[float, float] = (0.0, 1.0)
     scale: YScale = _UNIT
-    gaps: tuple[Place, ...] = ()
+    gaps: tuple[SignPlace, ...] = ()
     """Places of the non-finite values."""
-    over: tuple[Place, ...] = ()
+    over: tuple[SignPlace, ...] = ()
     """Places of the values above the upper end of the y axis."""
     undone: tuple[UndoneSpan, ...] = ()
     """The spans of abandoned steps."""
@@ -136,7 +136,7 @@ def picture(
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
-    gaps: set[Place] = set()
+    gaps: set[SignPlace] = set()
     for curve in curves:
         for part in stretches(curve.of or branches, curve.name):
             if part.live or (curve.old and undone):
@@ -146,7 +146,7 @@ def picture(
                 trace = _stairs(trace) if curve.step else trace
                 style = curve.style if part.live else "old"
                 found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
-                gaps.update(Place(x, part.live) for x in trace.gaps)
+                gaps.update(SignPlace(x, part.live) for x in trace.gaps)
     layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
     scale = _scale(layers, y)
     return PlotPicture(
@@ -165,12 +165,12 @@ def _scale(layers: Sequence[Layer], axis: YAxis) -> YScale:
     return scale_of(live, old, floor=axis.floor, log=axis.log, band=axis.band)
 
 
-def _over(layers: Sequence[Layer], scale: YScale) -> tuple[Place, ...]:
+def _over(layers: Sequence[Layer], scale: YScale) -> tuple[SignPlace, ...]:
     """Return the places of the values above the y axis; none if it has a band or is logarithmic."""
     if scale.log or scale.top is not None:
         return ()
     found = {
-        Place(x, layer.live)
+        SignPlace(x, layer.live)
         for layer in layers
         for run in layer.runs
         for x, y in run

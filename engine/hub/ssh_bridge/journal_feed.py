@@ -11,7 +11,7 @@ from ...protocol.codec import DecodeError, peek_seq
 from ...protocol.ssh_protocol import JournalPosition
 from ...run.damage import MAX_PAYLOAD_BYTES
 from ...run.journal import FrameReader
-from ...run.run_index import read_tail
+from ...run.run_index import newest_seq, read_tail
 
 _SCAN_BYTES = 1024 * 1024
 
@@ -97,7 +97,7 @@ class JournalFeed:
     def skip_to_end(self) -> None:
         """Skip all existing records."""
         frames, end = read_tail(self._path)
-        self._go_on(end, peek_seq(frames[-1]) if frames else 0)
+        self._go_on(end, newest_seq(frames))
 
     def _go_on(self, offset: int, last_seq: int) -> None:
         self._reader = FrameReader(self._path, offset)

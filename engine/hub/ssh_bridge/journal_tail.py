@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ...protocol.codec import decode_readable, peek_seq
+from ...protocol.codec import decode_readable
 from ...protocol.events import StepFinished
-from ...run.run_index import read_tail
+from ...run.run_index import newest_seq, read_tail
 
 _NEWEST = 10
 
@@ -31,8 +31,7 @@ class JournalTail:
         if size != self._size:
             self._size = size
             self._tail = read_tail(self._path)[0]
-            if self._tail:
-                self.seq = peek_seq(self._tail[-1])
+            self.seq = newest_seq(self._tail) or self.seq
 
     def newest_steps(self) -> list[bytes]:
         """Return up to 10 encoded steps, the newest ones that no earlier call returned."""

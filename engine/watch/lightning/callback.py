@@ -86,7 +86,8 @@ def lightning_callback(options: WatchOptions, package: str = "") -> Any:
 
     Args:
         options: name of the run.
-        package: which of both packages; empty takes the one that has been imported.
+        package: which of both packages; empty takes the one that has been imported, and
+            `lightning.pytorch` if none has.
 
     Raises:
         ImportError: there is no Lightning.

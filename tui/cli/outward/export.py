@@ -54,7 +54,8 @@ def add_commands(commands: Commands) -> None:
         nargs="?",
         const="f16",
         choices=TYPES,
-        help=f"one file for llama.cpp and Ollama, with a Modelfile: f16, {', '.join(TYPES)}",
+        help="one file for llama.cpp and Ollama, with a Modelfile; TYPE is the format of its "
+        f"weights: {', '.join(TYPES)} (default: f16)",
     )
     export.add_argument(
         "--llama-cpp",
@@ -76,7 +77,7 @@ def add_commands(commands: Commands) -> None:
         help="also upload the folder to the Hugging Face Hub (HF_ENDPOINT), as NAME or OWNER/NAME",
     )
     export.add_argument(
-        "--public", action="store_true", help="let --push create a public repository, not a private"
+        "--public", action="store_true", help="if --push creates the repository, make it public"
     )
     add_accept_changed(export)
     add_trust_code(export)

@@ -32,7 +32,9 @@ section `tracking` of the run's configuration.
 def add_commands(commands: Commands) -> None:
     """Register the subcommand `sync` of `fttui`."""
     sync = commands.add_parser(
-        "sync", help="deliver a run to W&B, TensorBoard, MLflow, …", description=_DESCRIPTION
+        "sync",
+        help="deliver a run to a tracker, such as W&B, TensorBoard or MLflow",
+        description=_DESCRIPTION,
     )
     add_run(sync)
     sync.add_argument("--to", required=True, choices=get_args(Tracker), help="the tracker")
@@ -70,6 +72,9 @@ def relay_lines(command: Sequence[str]) -> int:
     """Run a command without a terminal, print its lines, and return its exit code.
 
     Ctrl+C asks it to end, which it does once what it has begun is done.
+
+    Raises:
+        FttuiError: the output of the command cannot be read.
     """
     with (
         subprocess.Popen(

@@ -59,7 +59,10 @@ class GradientsScreen(RunScreen):
 
 
 def gradient_rows(flow: GradientsMeasured, width: int) -> list[Content]:
-    """Return legend, map and faults of a measurement in lines of at most `width` cells."""
+    """Return legend, map and faults of a measurement in lines of at most `width` cells.
+
+    A line with the names of faulty modules may be twice as long.
+    """
     room = max((len(m.module.rpartition(".")[2]) for m in flow.modules), default=0) + 2
     found = gradient_map(flow, max(1, width - room))
     room = max([room, *(len(kind) + 2 for kind in found.rows)])

@@ -34,7 +34,10 @@ class SamplesScreen(TableScreen):
         ]
 
     def chosen(self, key: str) -> None:
-        """Show the sample with this index in full."""
-        sample = self.fttui.state.run.samples[int(key)]
+        """Show the sample with this index in full; nothing happens if it is gone meanwhile."""
+        samples = self.fttui.state.run.samples
+        if int(key) >= len(samples):
+            return
+        sample = samples[int(key)]
         text = f"{sample.prompt}\n\n{sample.text}"
         self.fttui.push_screen(TextPage(f"sample at step {sample.step:,}", text))

@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
-from fttui.tui.plot.layers import Curve, Place, YAxis, column_of, picture
+from fttui.tui.plot.layers import Curve, SignPlace, YAxis, column_of, picture
 from fttui.tui.plot.panels import (
     GRAD_NORM,
     LEARNING_RATE,
@@ -227,7 +227,7 @@ def test_an_outlier_does_not_flatten_the_rest_and_is_marked() -> None:
     assert drawn.scale.high < 10 < 100 < (drawn.scale.top or 0)
     assert drawn.over == (), "the band has room for it"
     low = picture(run.branches, [Curve("loss", "raw")], (0, 300), 60, y=YAxis(band=False))
-    assert (low.scale.high, low.over) == (drawn.scale.high, (Place(150.0, live=True),))
+    assert (low.scale.high, low.over) == (drawn.scale.high, (SignPlace(150.0, live=True),))
 
 
 def test_abandoned_steps_are_drawn_first_and_dim() -> None:
