@@ -36,6 +36,7 @@ WRITERS = {
     "engine/watch/foreign_state.py": "a checkpoint folder that was just made",
     "engine/watch/script_run.py": "the folder that `fttui exec` has made for its children",
     "tui/cli/preflight/import_config.py": "a new file that the user names",
+    "tui/cli/preflight/init_config.py": "a new file that the user names, and a temporary draft",
     "tui/cli/execute.py": "the folder in which watched runs announce themselves",
     "tui/preferences.py": "the state folder of the user",
     "tui/cli/temporary_runs/profile.py": "copies traces to a folder that the user names",

@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
         "--schema", action="store_true", help="print the JSON Schema of configurations, for editors"
     )
     parser.add_argument(
-        "--free", metavar="GIB", type=_gib, help="assume a GPU with this much free memory"
+        "--free", metavar="GIB", type=gib, help="assume a GPU with this much free memory"
     )
     parser.add_argument(
         "--show",
@@ -46,7 +46,12 @@ def add_commands(commands: Commands) -> None:
     parser.set_defaults(handler=_check)
 
 
-def _gib(text: str) -> int:
+def gib(text: str) -> int:
+    """Parse a size in GiB; return it in bytes.
+
+    Raises:
+        argparse.ArgumentTypeError: The text is no number above 0.
+    """
     try:
         found = float(text)
     except ValueError:

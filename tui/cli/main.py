@@ -24,7 +24,7 @@ from . import (
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, sync
-from .preflight import import_config
+from .preflight import import_config, init_config
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
@@ -99,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
         sync,
         check,
         data,
+        init_config,
         import_config,
         lr_find,
         profile,
