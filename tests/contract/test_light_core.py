@@ -36,6 +36,7 @@ REFUSED = {
     "run": "run CONFIG",
     "check": "check CONFIG",
     "data": "data FILE",
+    "init": "init DATA",
     "lr-find": "lr-find CONFIG",
     "profile": "profile CONFIG",
     "export": "export --adapter",
