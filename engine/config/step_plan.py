@@ -55,7 +55,11 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
 
 
 def in_steps(config: RunConfig, plan: StepPlan) -> RunConfig:
-    """Return the configuration with the intervals given per epoch turned into steps, at least 1."""
+    """Return the configuration with the intervals given per epoch turned into steps, at least 1.
+
+    Raises:
+        OverflowError: An interval is given per epoch, and the plan does not know the epoch's steps.
+    """
     replaced: dict[str, Any] = {
         name: replace(section, every=max(1, round(plan.steps_per_epoch / section.per_epoch)))
         for name, section in (("eval", config.eval), ("checkpoint", config.checkpoint))

@@ -74,7 +74,7 @@ def load_examples(
         tokenizer: The tokenizer of the model.
         progress: Called with (label, done, total).
         accepted: Whether the user has accepted the data as they are, as for a run that is resumed.
-        cache: Keeps the tokenized data for other processes.
+        cache: Keeps the tokenized data for other processes; None keeps nothing.
         limits: Limits of the model for its input.
 
     Raises:
@@ -98,8 +98,12 @@ def examine_examples(
 ) -> ExampleSets:
     """Load examples as `load_examples` does, but without refusing findings that need consent.
 
+    With `accepted`, two checks are left out as well: whether the records can be trained on, and
+    whether the ids in `data.quarantine` can be kept out. None as `cache` keeps nothing.
+
     Raises:
-        DataError: As in `load_examples`, except for consent.
+        DataError: The data have no usable record, a record is invalid, nothing could be learned, or
+            `data.quarantine` names an unknown sample or all of a source.
     """
     make = partial(_tokenize_all, config, tokenizer, progress)
     if cache is None or config.data.streaming:
@@ -214,7 +218,11 @@ def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:
 
 
 def _of_all(share: int, count: int) -> str:
-    """Say how many of the examples of a source an epoch uses, or how often each."""
+    """Return the end of a text that begins with `share`, an epoch's number of examples of a source.
+
+    It names `count`, the number of examples that the source has, and if `share` is higher also how
+    often each is used.
+    """
     if share <= count:
         return f"of its {count:,} examples"
     return f"examples: each of its {count:,} about {share / count:.1f} times"

@@ -147,7 +147,7 @@ def _texts_in(name: str, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _content(message: Mapping[str, Any]) -> str:
-    """Return the content of a message, and everything else in it as JSON."""
+    """Return the content of a message, and everything else in it but the role as JSON."""
     rest = {key: part for key, part in message.items() if key not in ("role", "content")}
     content = message.get("content") or ""
     shown = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
@@ -212,6 +212,9 @@ def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, 
         given: A resolved configuration; without one, all tasks are tried with the defaults.
         source: The source.
         model: `model.id`, if no configuration is given.
+
+    Raises:
+        ConfigError: The given configuration is not valid.
     """
     if given:
         config = parse_resolved(given, "the configuration")
@@ -242,7 +245,8 @@ def _tokenizer(config: RunConfig, channel: Channel) -> DataTokenizer | None:
 def main(arguments: list[str] | None = None) -> int:
     """Summarise a source, write the summary or the refusal as a message, and return the exit code.
 
-    Standard input is read to its end: it may have a resolved configuration.
+    Standard input is read to its end: it may have a resolved configuration. None as `arguments`
+    reads those of the process.
     """
     parser = argparse.ArgumentParser()
     parser.add_argument("source")

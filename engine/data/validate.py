@@ -1,7 +1,7 @@
 """Check the data of a run as it will be learned: `python -m fttui.engine.data.validate`.
 
 Reads a resolved configuration from standard input and writes the messages of
-`protocol.data_messages` to standard output. All records are read and tokenized by the code that a
+`protocol.data.messages` to standard output. All records are read and tokenized by the code that a
 run uses, with the tokenizer and the chat template of the model, but without importing torch.
 """
 
@@ -88,7 +88,11 @@ def check_data(
 def _shown(
     config: RunConfig, tokenizer: DataTokenizer, progress: Progress, show: int, *, tokens: bool
 ) -> list[SampleRecord]:
-    """Return the first records of every training source as they are learned."""
+    """Return the first `show` records of every training source as they are learned.
+
+    Raises:
+        DataError: A source cannot be read, or one of these records cannot be tokenized.
+    """
     if config.data.streaming:
         parts = first_streamed(config, show).train
         records = [one for part in parts for one in part]
@@ -184,6 +188,9 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
     """Yield a line on the memory for the weights of a mixture of experts, if that is known.
 
     It also tells if the memory of a step is not predicted.
+
+    Raises:
+        ModelError: A weight file is missing or damaged.
     """
     from ..model.files.weight_bytes import weight_bytes
 
@@ -217,7 +224,8 @@ def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
 def main(arguments: list[str] | None = None) -> int:
     """Check the data of a resolved configuration, write messages, and return the exit code.
 
-    The configuration is read from standard input, and messages go to standard output.
+    The configuration is read from standard input, and messages go to standard output. None as
+    `arguments` reads those of the process.
     The code is 0 also if a source cannot be reached, because nothing was checked then.
     """
     parser = argparse.ArgumentParser()

@@ -121,6 +121,9 @@ def give_states_for_head(model: nn.Module) -> None:
 
     In mixed precision, layer norms and residuals in fp32 give fp32 states. A head with 16-bit
     weights that is called outside autocast would fail with them.
+
+    Raises:
+        TypeError, AttributeError: The model has no backbone apart from its head.
     """
     base: Any = base_model_of(model)
     head = base.get_output_embeddings()

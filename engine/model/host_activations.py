@@ -70,7 +70,7 @@ class _Parked:
             self._arriving = self._lane.to_device(self._host)
 
     def take(self) -> Tensor:
-        """Return the input on the device."""
+        """Return the input on the device, for computation after the copy has arrived."""
         self.prefetch()
         tensor, self._arriving = self._arriving, None
         assert tensor is not None, "prefetch() has just set it"
@@ -88,7 +88,10 @@ class _Lane:
         self._leaving: Tensor | None = None
 
     def to_host(self, tensor: Tensor) -> Tensor:
-        """Start a copy to the host; the device memory is held until the next copy."""
+        """Start to copy a tensor to the host and return the copy.
+
+        The memory of the tensor on the device is held until the next copy begins.
+        """
         host = torch.empty_like(tensor, device="cpu", pin_memory=self._cuda)
         self.arrived()
         with self._beside():
@@ -97,7 +100,7 @@ class _Lane:
         return host
 
     def to_device(self, host: Tensor) -> Tensor:
-        """Start a copy to the device, into memory that no queued work uses."""
+        """Start to copy a tensor to the device and return the copy, in memory of its own."""
         tensor = torch.empty_like(host, device=self._device)
         with self._beside():
             tensor.copy_(host, non_blocking=True)

@@ -59,7 +59,10 @@ def send_to_device(values: Tensor, device: torch.device) -> Tensor:
 
 
 def keep_on_host(values: Tensor, same: Tensor) -> Tensor:
-    """Attach a host copy to a tensor, from which `on_host` reads without waiting for a device."""
+    """Attach to `values` the copy `same` on the host, and return `values`.
+
+    `on_host` returns the copy then; reading it does not wait for a device.
+    """
     values._on_host = same  # type: ignore[attr-defined]  # an attribute of ours on a tensor
     return values
 
@@ -96,7 +99,7 @@ class QuantizedHead(nn.Module):
 
 
 def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:
-    """Quantize a slice of the matrix to NF4; no other slice is on the device."""
+    """Return a slice of the head's matrix in NF4; only this slice is moved to the device."""
     data, state = bnb.quantize_4bit(
         weight.detach().to(device).contiguous(), compress_statistics=True, quant_type="nf4"
     )

@@ -50,7 +50,7 @@ of a model; it looks for one in this subfolder instead."""
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model with adapters, ready to train, and its tokenizer."""
+    """A model that is ready to train, with adapters or unfrozen weights, and its tokenizer."""
 
     model: Any
     """A PeftModel, or the model itself if its own weights are trained."""
@@ -131,6 +131,7 @@ def equip(
         ConfigError: The configuration asks for more layers than the model has, or for a load
             balancing loss that it does not compute.
         ModelError: The model cannot be trained like this, or rows for new tokens cannot be added.
+        OutOfMemoryError: The memory of the device does not suffice.
     """
     dtype = compute_dtype(config.model.precision, device)
     _agree_on_pad(base, tokenizer)
@@ -181,7 +182,8 @@ def _with_adapter(
 ) -> Any:
     """Attach a new adapter, or the one that the run continues, or unfreeze the model itself.
 
-    Returns the model with the adapter, or `base` if it is unfrozen.
+    Returns the model with the adapter, or `base` if it is unfrozen. `start` is None without an
+    adapter to continue.
 
     Raises:
         ModelError: The adapter does not fit the model, or the model cannot be trained like this.

@@ -126,7 +126,10 @@ def dequantize_layers(base: Any, dtype: torch.dtype) -> None:
 
 
 def _cast(base: Any, dtype: torch.dtype) -> None:
-    """Convert the weights of a model that was loaded in fp32, except those that stay in it."""
+    """Convert the weights of a model that was loaded in fp32, except those that stay in it.
+
+    The configuration of the model gets the dtype as well.
+    """
     wide = set(base._keep_in_fp32_modules_strict or ())
     if dtype == torch.float16:
         wide |= set(base._keep_in_fp32_modules or ())
@@ -140,7 +143,8 @@ def _cast(base: Any, dtype: torch.dtype) -> None:
 def _plain_layer(layer: Any, dtype: torch.dtype) -> nn.Linear:
     """Return the linear layer with the weights of a quantized one.
 
-    Its outputs for the unit vectors are its weights, exactly: every other product is 0.
+    Its outputs for the unit vectors are its weights, exactly: every other product is 0. The bias is
+    taken out of the quantized layer.
     """
     bias, layer.bias = layer.bias, None
     device = layer.qweight.device

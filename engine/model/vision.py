@@ -28,7 +28,11 @@ def auto_class(settings: Any) -> Any:
 
 
 def beside_language_model(model: Any) -> list[str]:
-    """Return the names of modules outside language model and head, such as the vision tower."""
+    """Return the names of modules outside language model and head, such as the vision tower.
+
+    Raises:
+        TypeError, AttributeError: The model has no backbone apart from its head.
+    """
     names = {id(module): name for name, module in model.named_modules()}
     inner = names[id(backbone_of(model))]
     ends = {id(model.get_output_embeddings())}
@@ -51,7 +55,7 @@ def never_runs_on_text(model: Any, name: str) -> bool:
 
 
 def mark_as_text(base: Any, device: torch.device) -> None:
-    """Let a model take all tokens as text if its forward pass asks for token types, by a hook.
+    """Let a hook tell a model that all tokens are text, if its forward pass asks for token types.
 
     Raises:
         ModelError: The model attends to later tokens of a text, so it would see its targets.

@@ -26,6 +26,9 @@ def read_lora(draft: Draft, *, r: int, alpha: int, dropout: float, tool: str) ->
         alpha: alpha if none is given.
         dropout: dropout if none is given.
         tool: name of the tool, for the defaults.
+
+    Raises:
+        ValueError: A number cannot be read.
     """
     usual = {"adapter.r": r, "adapter.alpha": alpha}
     for key, path in NUMBERS.items():

@@ -130,7 +130,12 @@ _LOSSES = {"dpo": "sigmoid", "ipo": "ipo"}
 
 
 def read_axolotl(given: Mapping[str, Any]) -> Imported:
-    """Read a configuration of axolotl, key by key."""
+    """Read a configuration of axolotl, key by key.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError, ArithmeticError: A value has another form
+            than expected.
+    """
     draft = Draft(given)
     draft.same("base_model", "model.id", str(draft.get("base_model", "")))
     _read_model(draft)

@@ -60,7 +60,7 @@ class Draft:
     _read: set[str] = field(default_factory=set)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, or the default if it is absent; the key stays unread."""
+        """Return the value of a key, or `default` if it is absent or null; the key stays unread."""
         value = self.given.get(key)
         return default if value is None else value
 
@@ -95,7 +95,7 @@ class Draft:
         self._note(key, "refused", reason)
 
     def unread(self) -> Iterable[str]:
-        """Return the given keys for which no row has been added."""
+        """Return the keys with a value other than null for which no row has been added."""
         return [k for k, value in self.given.items() if value is not None and k not in self._read]
 
     def has(self, key: str) -> bool:

@@ -16,6 +16,9 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
         draft: the configuration that is read.
         key: name of the share in the other tool, where 1 and more are a number of records.
         tool: name of the tool, which holds out nothing by default.
+
+    Raises:
+        ValueError: The share is no number.
     """
     held_out = number(draft.get(key, 0))
     if held_out >= 1:
@@ -30,7 +33,8 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
 def leave_out_evaluations(draft: Draft) -> None:
     """If no data are held out or named for evaluations, set `eval.every` to 0.
 
-    What needs evaluations is removed as well: early stopping and the best checkpoint.
+    The other values about evaluations are removed, and those that need one: early stopping and the
+    best checkpoint.
     """
     if draft.values.get("data.eval_fraction") or "data.eval" in draft.values:
         return
@@ -41,7 +45,11 @@ def leave_out_evaluations(draft: Draft) -> None:
 
 
 def read_evaluations(draft: Draft) -> None:
-    """Read when evaluations run; with neither a strategy nor `eval_steps` nothing is set."""
+    """Read when evaluations run; with neither a strategy nor `eval_steps` no interval is set.
+
+    Raises:
+        ValueError, ZeroDivisionError: The interval is no number, or cannot be used.
+    """
     key = next(
         (k for k in ("eval_strategy", "evaluation_strategy") if draft.get(k) is not None), ""
     )
@@ -66,7 +74,11 @@ def read_evaluations(draft: Draft) -> None:
 
 
 def read_checkpoints(draft: Draft) -> None:
-    """Read when checkpoints are written, how many and which one are kept, and early stopping."""
+    """Read when checkpoints are written, how many and which one are kept, and early stopping.
+
+    Raises:
+        ValueError, ZeroDivisionError: A number cannot be read, or the interval cannot be used.
+    """
     strategy, steps = draft.get("save_strategy"), draft.get("save_steps")
     if strategy in ("epoch", "no", "best"):
         values = {"epoch": ("checkpoint.per_epoch", 1), "no": ("checkpoint.every", 0)}
@@ -112,6 +124,10 @@ def _read_interval(draft: Draft, section: str, key: str, value: Any) -> None:
         section: `eval` or `checkpoint`.
         key: the key of the other tool, which need not be given.
         value: the interval: its value, or the default.
+
+    Raises:
+        ValueError: The interval is no number.
+        ZeroDivisionError: The interval or the epochs are 0, and the run has no number of steps.
     """
     every = number(value)
     if every >= 1:

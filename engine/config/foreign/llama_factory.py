@@ -73,6 +73,10 @@ def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folde
         given: the configuration.
         table: the datasets by name, as in `dataset_info.json`.
         folder: folder of the table, in which files of datasets are.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError, ArithmeticError: A value has another form
+            than expected.
     """
     draft = Draft(given)
     draft.same("model_name_or_path", "model.id", str(draft.get("model_name_or_path", "")))

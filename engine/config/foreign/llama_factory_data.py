@@ -49,6 +49,9 @@ def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
         draft: the configuration that is read.
         table: the datasets by name.
         folder: folder of the table, in which files of datasets are.
+
+    Raises:
+        ValueError: A weight of a dataset is no number.
     """
     names = listed(draft.get("dataset"))
     if not names:

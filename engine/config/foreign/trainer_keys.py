@@ -103,6 +103,9 @@ def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
     Args:
         draft: the configuration that is read.
         defaults: what the tool does where a key is not given.
+
+    Raises:
+        ValueError, ArithmeticError: A number cannot be read or used.
     """
     _read_optimizer(draft, defaults)
     _read_rate(draft, defaults)

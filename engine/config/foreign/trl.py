@@ -71,6 +71,10 @@ def read_trl(given: Mapping[str, Any], task: str | None = None) -> Imported:
     Args:
         given: the configuration.
         task: sft, dpo or kto; None concludes it from the keys.
+
+    Raises:
+        ValueError, TypeError, AttributeError, KeyError, ArithmeticError: A value has another form
+            than expected.
     """
     draft = Draft(given)
     _read_task(draft, task)

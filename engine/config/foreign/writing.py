@@ -36,7 +36,7 @@ _Dumper.add_representer(list, _list)
 
 
 def written(imported: Imported, source: str, text: str) -> str:
-    """Return the configuration as YAML; each line names the key that it comes from.
+    """Return the imported configuration as YAML; comments name the keys that values come from.
 
     Comments at the top list the keys that are dropped or refused. Comments of the other file follow
     the keys that they stood beside.

@@ -221,7 +221,7 @@ def _is_set(config: Mapping[str, Any], names: tuple[str, ...], default: bool) ->
 
 
 def _mixture_of(config: Mapping[str, Any], kind: str) -> Mixture | None:
-    """Return the experts of a model; None for a dense one.
+    """Return the experts of a model; None for a dense one, which has fewer than two per layer.
 
     Raises:
         MixtureOfExperts: The memory of its experts is not predicted.

@@ -121,7 +121,7 @@ def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fi
 
 
 def free_memory_bytes(config: RunConfig, hardware: Hardware) -> int:
-    """Return the bytes one rank may use: on the fullest device, or its share of host memory."""
+    """Return the free bytes of the fullest GPU, or of the host by rank if there is no GPU."""
     frees = [device.free_bytes for device in hardware.devices[: config.train.devices]]
     return min(frees, default=hardware.host_free_bytes // config.train.devices)
 
@@ -179,7 +179,7 @@ class ConfigChange:
 def changes_to_fit(
     estimate: MemoryEstimate, free_bytes: int, config: RunConfig
 ) -> Iterator[ConfigChange]:
-    """Yield changes until the high estimate fits, the least costly change first.
+    """Yield changes until the high estimate fits or no change is left, the least costly first.
 
     Changes that save less than `SMALLEST_SAVING` are left out.
 
@@ -217,7 +217,10 @@ def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list
 
 
 def too_large(found: Fit) -> str:
-    """Return the error text for a run that does not fit, with the changes to make in order."""
+    """Return the error text for a run that does not fit, with the changes to make in order.
+
+    If loading the model does not fit either, the text has no changes, because none helps.
+    """
     loading = found.estimate.loading
     if loading > found.free_bytes:
         return (
@@ -325,9 +328,9 @@ def _shorter(config: RunConfig) -> RunConfig:
 
 
 def _fewer_pairs(config: RunConfig) -> RunConfig:
-    """Halve the pairs per micro-batch of task contrastive if at least two remain.
+    """Halve the pairs per micro-batch of task contrastive, or return the configuration unchanged.
 
-    A single pair may have no negative.
+    At least two pairs remain, because a single one may have no negative.
     """
     if config.task != "contrastive" or config.train.batch < 4:
         return config

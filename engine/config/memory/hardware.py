@@ -116,8 +116,8 @@ def with_cards(here: Hardware, count: int, free_bytes: int) -> Hardware:
 def visible_indices(uuids: list[str], setting: str | None) -> list[int]:
     """Return the indices of the devices that `CUDA_VISIBLE_DEVICES` makes visible, in its order.
 
-    As in CUDA, entries are numbers or prefixes of a UUID, and the first entry that matches no
-    device hides itself and all entries after it.
+    None, a variable that is not set, makes all visible. As in CUDA, entries are numbers or prefixes
+    of a UUID, and the first entry that matches no device hides itself and all entries after it.
     """
     if setting is None:
         return list(range(len(uuids)))

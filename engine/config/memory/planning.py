@@ -67,7 +67,7 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
 
 
 def architecture_of(config: RunConfig, *, local: bool = False) -> Architecture:
-    """Return the model's sizes; the arguments are those of `settings_of`.
+    """Return the sizes of the model; with `local`, the hub is not asked for its config.json.
 
     Raises:
         FttuiError: config.json cannot be found or read.

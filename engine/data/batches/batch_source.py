@@ -26,6 +26,9 @@ class Batches(Protocol):
         Args:
             position: Micro-batches of this rank since the start of the run.
             left_out: Ids of samples.
+
+        Raises:
+            DataError: A row that is streamed for it cannot be read.
         """
         ...
 
@@ -111,6 +114,9 @@ class BatchSource:
         """Return the next micro-batches, advance the position, and note their examples as current.
 
         The examples that were current become the previous ones.
+
+        Raises:
+            DataError: A row that is streamed for it cannot be read.
         """
         made, self._ahead = self._made(micro_batches), None
         self.position += micro_batches
@@ -185,6 +191,10 @@ class BatchSource:
         return self.batches.epoch(self.position)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield single micro-batches without end, for the loop of transformers."""
+        """Yield single micro-batches without end, for the loop of transformers.
+
+        Raises:
+            DataError: A row that is streamed for one cannot be read.
+        """
         while True:
             yield from self.fetch(1)

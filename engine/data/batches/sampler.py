@@ -172,5 +172,5 @@ def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
 
 @lru_cache(maxsize=4)
 def mixed_order(mix: Mix, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the order of a mix, cached."""
+    """Return the record indices of an epoch of a mix; the last ones asked for are kept."""
     return mix.order(seed, epoch)

@@ -39,7 +39,11 @@ class Rows(Protocol):
         ...
 
     def row(self, number: int) -> StreamRow:
-        """Return the row with this number, counted from 0."""
+        """Return the row with this number, counted from 0.
+
+        Raises:
+            DataError: A source has no rows, became shorter, or holds an invalid row.
+        """
         ...
 
     def in_first_pass(self, number: int) -> bool:
@@ -92,13 +96,23 @@ class ShuffledRows:
         return self.size is None or number < self.size
 
     def _place(self, number: int) -> tuple[list[StreamRow], int]:
-        """Return the block that holds a row, and the index of the row in it."""
+        """Return the block that holds a row, and the index of the row in it.
+
+        The index exceeds the block if the source ends before the row.
+
+        Raises:
+            DataError: The source cannot be read or has no rows.
+        """
         epoch, within = divmod(number, self.size) if self.size else (0, number)
         place, inside = divmod(within, self._block)
         return self._rows(epoch, place), inside
 
     def _rows(self, epoch: int, place: int) -> list[StreamRow]:
-        """Return the block with the number `place`, shuffled for an epoch; keep it for later."""
+        """Return the block with the number `place`, shuffled for an epoch; keep it for later.
+
+        Raises:
+            DataError: The source cannot be read or has no rows.
+        """
         found = self._held.get((epoch, place))
         if found is None:
             read = self._read(place * self._block)

@@ -12,7 +12,10 @@ _DIGITS = 16
 
 
 def file_hashes(sources: Iterable[str | None]) -> dict[str, str]:
-    """Return {"sha256 of NAME": first digits of the hash} of every source that is a file."""
+    """Return {"sha256 of NAME": first digits of the hash} of every source that is a file.
+
+    Of several files with one name, only the last is in it.
+    """
     cache = HashCache()
     files = [Path(source) for source in sources if source is not None]
     return {

@@ -195,6 +195,9 @@ def cached_data(
         tokenizer: The tokenizer of the model.
         cache: Keeps what is made.
         make: Reads and tokenizes the data.
+
+    Raises:
+        DataError: The data cannot be used, as `make` finds.
     """
     hashes = HashCache()
     key = cache_key(config, tokenizer, hashes)

@@ -225,7 +225,10 @@ def _around(text: str, place: int, string: str) -> tuple[int, int] | None:
 
 
 def _widened(text: str) -> str:
-    """Move the first mark to the beginning of a text, and the last one to its end."""
+    """Return a text with the first mark moved to its beginning, and the last one to its end.
+
+    A text without marks is returned unchanged.
+    """
     found = list(_MARK.finditer(text))
     if not found:
         return text
@@ -252,7 +255,10 @@ def _rewritten(turn: Message, write: _Write) -> dict[str, Any]:
 
 
 def _sides(content: str, write: _Write) -> str:
-    """Rewrite the reasoning between reasoning tags, and the text on each side of them."""
+    """Return a content with the texts between and beside reasoning tags replaced by `write`.
+
+    The tags stay.
+    """
     sides = REASONING.split(content)
     made = []
     for index, side in enumerate(sides):

@@ -378,7 +378,13 @@ class _Search:
         return length
 
     def _next_role(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of the token of the next role if models stop with it, otherwise 0."""
+        """Return the length of the token of the next role if models stop with it, otherwise 0.
+
+        Args:
+            turn: Number of the turn.
+            shared: How the text after the turn begins, whether or not the conversation ends there.
+            alone: The text after it in a conversation that ends with it; None gives 0.
+        """
         mark = next(self._finder.special(shared), None)
         if mark is None or alone is None or alone.strip() != mark.group():
             return 0
@@ -390,7 +396,13 @@ class _Search:
         return 0 if mark is None or self._opens(mark.group()) else mark.end()
 
     def _worded_end(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of an end mark that is no special token; 0 without one."""
+        """Return the length of an end mark that is no special token; 0 without one.
+
+        Args:
+            turn: Number of the turn.
+            shared: How the text after the turn begins, whether or not the conversation ends there.
+            alone: The text after it in a conversation that ends with it; None gives 0.
+        """
         if alone is None or any(self._opens(m.group()) for m in self._finder.special(shared)):
             return 0
         if turn == len(self._turns) - 1 and alone.strip():
@@ -448,7 +460,8 @@ class _Search:
     def _by_prefix(self, turn: int) -> TurnTarget | None:
         """Return as the target what a turn adds to the text of the turns before it.
 
-        None if the turn adds nothing or changes the text before it, or the template rejects it.
+        None if the turn adds nothing or changes the text before it, if later turns change its text,
+        or if the template rejects the turns.
         """
         turns = self._turns[:turn]
         before = self._template.text(turns, self._tools, self._form) if turns else ""
@@ -469,5 +482,10 @@ class _Search:
 
 
 def _stops_alike(tail: str, alone: str | None) -> bool:
-    """Whether a turn ends with the same words in the middle and at the end of a conversation."""
+    """Whether a turn ends with the same words in the middle and at the end of a conversation.
+
+    Args:
+        tail: The text after the turn.
+        alone: The text after it in a conversation that ends with it; None gives False.
+    """
     return alone is not None and bool(alone.strip()) and tail.startswith(alone.rstrip())

@@ -27,7 +27,10 @@ class TemplateTokenizer(Protocol):
     special_tokens_map: Mapping[str, Any]
 
     def get_chat_template(self, chat_template: str | None, tools: Any) -> str:
-        """Return the template for conversations with or without tools."""
+        """Return the template for conversations with or without tools; `chat_template` names it.
+
+        None as the name is the template that the tokenizer uses by itself.
+        """
         ...
 
     def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
@@ -94,7 +97,7 @@ class ChatTemplate:
     def text(
         self, turns: Turns, tools: Tools, form: MessageForm, *, opening: bool = False
     ) -> str | None:
-        """Return messages as text in a known form; None if the template rejects them.
+        """Return messages, given to the template in `form`, as text; None if it rejects them.
 
         With `opening`, the text ends with the generation prompt.
         """
@@ -136,7 +139,10 @@ class ChatTemplate:
         return _after(plain, opened) or self._header(asked, tools, form, plain)
 
     def _header(self, turns: Turns, tools: Tools, form: MessageForm, plain: str | None) -> str:
-        """Return what a template without a generation prompt writes before an answer, if any."""
+        """Return what a template without a generation prompt writes before an answer.
+
+        The text is empty if there is nothing, or `plain`, the text of the messages, is None.
+        """
         answer = Marking([*turns, {"role": "assistant", "content": "a"}]).marked([len(turns)])
         return before_first(_after(plain, self.text(answer, tools, form)))
 
@@ -145,7 +151,11 @@ class ChatTemplate:
         return bool(tools) and self.text(turns, (), rendered.form) == rendered.text
 
     def _checked(self, turns: Turns, tools: Tools, form: MessageForm) -> Rendered:
-        """Render in a form, and in another one if the template misreads this one silently."""
+        """Return messages rendered in a form, or in another one if the template misreads this one.
+
+        Raises:
+            Exception: The template rejects the messages in this form; templates raise any.
+        """
         found = self._rendered(turns, tools, form)
         if not form.parts and self._misreads_text(turns, tools, form):
             parts = replace(form, parts=True)
@@ -200,7 +210,10 @@ class ChatTemplate:
         return Rendered(texts[0], form, tuple((a, b) for a, b in spans[0]))
 
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
-        """Whether the text lacks all contents, because the template expects another form."""
+        """Whether the text lacks all contents, because the template expects another form.
+
+        A form in which the template has written a content once is not examined again.
+        """
         if form in self._reading:
             return False
         marking = Marking(turns)

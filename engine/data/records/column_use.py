@@ -74,7 +74,7 @@ class ColumnUse:
         rules: MessageRules | None = None,
         replaced: Collection[str] = (),
     ) -> tuple[Record, dict[str, Any]]:
-        """Return (a row as a record, its columns that were not read).
+        """Return (a row as a record, its columns that were not read), and remember what was read.
 
         Args:
             values: Column → value.

@@ -88,6 +88,9 @@ class ConversationFront:
         """Return a row with system message and history put before the turns in these columns.
 
         A row without either is returned as it is.
+
+        Raises:
+            DataError: The turns or the history have another form, or two system messages differ.
         """
         if not self._wanted(values):
             return values

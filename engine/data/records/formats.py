@@ -130,7 +130,10 @@ def detect_format(columns: Collection[str], task: str = "") -> Format | None:
 
 
 def possible_formats(columns: Collection[str], task: str) -> list[Format]:
-    """Return all formats that these columns allow; those of the task come first."""
+    """Return all formats that these columns allow; those of the task come first.
+
+    For task sft, columns that may hold turns allow `messages` if they allow no other format of sft.
+    """
     found = list(_formats(columns))
     wanted = [form for form in FORMATS_OF.get(task, ()) if form in found]
     if task == "sft" and not wanted and has_turns(columns):
@@ -345,7 +348,11 @@ def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Messag
 
 
 def _pair_record(row: _Row, identity: str) -> PairRecord:
-    """Return a pair; of several positives the first one is used."""
+    """Return a pair with the first of several positives, or an empty one if the column has no text.
+
+    Raises:
+        DataError: A column is missing or has a value of the wrong type.
+    """
     positives = row.texts(row.column(POSITIVES))
     columns = [name for name in row.values if name in NEGATIVES or _NUMBERED.fullmatch(name)]
     return PairRecord(

@@ -96,7 +96,7 @@ class YesNoLabels:
         return self._yes is not None
 
     def says_yes(self, label: Any, column: str, place: str) -> bool:
-        """Return whether a label is positive.
+        """Return whether a label is positive; the first places of 0 and -1 are remembered.
 
         Raises:
             DataError: No positive labels are configured, and the label is not a known word or the

@@ -128,6 +128,8 @@ def parse_messages(
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the messages of a conversation: a list, or its JSON text.
 
+    None as `rules` allows the roles that are known.
+
     Raises:
         DataError: The value is no conversation, a role is unknown, or a message has parts that
             cannot be read, such as images.
@@ -147,6 +149,8 @@ def tools_of(
     values: Mapping[str, Any], place: str, rules: MessageRules | None = None
 ) -> tuple[Mapping[str, Any], ...]:
     """Return the tools of a row from its column `tools` or `functions`; none if it has neither.
+
+    Removed nulls are counted in `rules`; None as `rules` counts nothing.
 
     Raises:
         DataError: The column lists no tools.

@@ -234,6 +234,9 @@ def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
     """Return a preference or rated row with its question as `prompt`, a list of messages.
 
     Other rows, and rows whose answers are no texts, are returned unchanged.
+
+    Raises:
+        DataError: The question holds neither text nor messages.
     """
     asked = asked_columns([name for name in values if name != "completion"])
     answer = values.get("chosen") if "rejected" in values else values.get("completion")

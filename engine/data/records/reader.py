@@ -165,7 +165,7 @@ class RecordReader:
 
     @property
     def decision(self) -> FormatDecision:
-        """The format of the source; `decide` comes first."""
+        """The format of the source; `decide` must have been called."""
         assert self._decision is not None, "the format is decided before rows are read"
         return self._decision
 
@@ -225,6 +225,9 @@ class RecordReader:
 
     def read(self, row: PreparedRow, identity: str) -> Record | LeftOut:
         """Return the record of a row, or why it makes none.
+
+        A row of another format that is read all the same, and contradictions in the row, are noted
+        in the findings.
 
         Raises:
             DataError: The row has the columns of the format, but a wrong value in one of them.

@@ -87,7 +87,10 @@ def _check_unread_columns(row: CheckedRow, findings: Findings) -> None:
 
 
 def _missing_word(row: CheckedRow) -> str:
-    """Return a word for a missing value that is read as a text, with its column; empty if none."""
+    """Return a word for a missing value that is read as a text, after the name of its place.
+
+    The place is the column or a message. The text is empty if there is no such word.
+    """
     for name, value in row.stored.items():
         read = _is_missing_word(value) and name not in row.unread
         if read and name not in _NO_TEXT:

@@ -19,7 +19,7 @@ from ..tokens.examples import (
 
 
 def require_rows(examples: Sequence[Example], limits: ModelLimits) -> None:
-    """Raise if a token id has no row in the embedding.
+    """Raise if a token id has no row in the embedding; nothing is checked if its size is unknown.
 
     Raises:
         DataError: The tokenizer has more tokens than the model.
@@ -43,6 +43,8 @@ def require_rows(examples: Sequence[Example], limits: ModelLimits) -> None:
 def require_pad_row(pad_id: int | None, limits: ModelLimits) -> None:
     """Raise if the pad token has no row in the embedding.
 
+    None as `pad_id` counts as 0. If the number of rows is unknown, nothing is checked.
+
     Raises:
         DataError: Every padded batch would fail.
     """
@@ -56,7 +58,7 @@ def require_pad_row(pad_id: int | None, limits: ModelLimits) -> None:
 
 
 def note_positions(examples: Sequence[Example], limits: ModelLimits, findings: Findings) -> None:
-    """Note the examples that are longer than the model's positions.
+    """Note the examples that are longer than the model's positions; none if that is unknown.
 
     Raises:
         DataError: The model cannot run on such an example.

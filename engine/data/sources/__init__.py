@@ -79,7 +79,7 @@ def open_rows(
     """Return an iterator over the rows of a source from number `start` on, read lazily.
 
     Args:
-        source: As in `read_rows`.
+        source: A file, a pattern of files, a folder, or a hub dataset id.
         split: Split of a folder, a hub dataset or a JSON object of splits; other files have none.
         findings: Receives rows that are left out, and what is guessed.
         start: Number of rows that are skipped; rows that cannot be read do not count.

@@ -24,8 +24,10 @@ def parquet_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
 def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
     """Yield the rows of Parquet content; errors and places name the `path` that the user gave.
 
+    Rows to skip are left out and subtracted from those that `reading` still has to skip.
+
     Raises:
-        DataError: As in `parquet_rows`.
+        DataError: The content cannot be read as Parquet, or has several columns of one name.
     """
     import pyarrow  # deferred, as datasets is: only these sources need it
     import pyarrow.parquet
@@ -59,7 +61,7 @@ def _arrow_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
     """Yield the rows of Arrow content; errors and places name the `path` that the user gave.
 
     Raises:
-        DataError: As in `arrow_rows`.
+        DataError: The content cannot be read as Arrow, or has several columns of one name.
     """
     import pyarrow
 
@@ -87,6 +89,8 @@ def _arrow_batches(file: Any) -> Iterator[Any]:
 
 def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> Iterator[Row]:
     """Yield the rows of record batches; `number` is the number of rows before them in the file.
+
+    Rows to skip are left out and subtracted from those that `reading` still has to skip.
 
     Raises:
         DataError: Several columns have the same name.

@@ -138,7 +138,9 @@ def csv_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a table with a header; the place of a row is its first line.
 
-    A row that cannot be read is a `BrokenRow`. An empty table has no rows.
+    A row that cannot be read is a `BrokenRow`. An empty table has no rows. Rows to skip are left
+    out and subtracted from those that `reading` still has to skip. The limit that the module csv
+    has for the size of cells is raised for the whole process.
 
     Raises:
         DataError: The first row is no header or names two columns alike, or a quote is not closed.

@@ -62,6 +62,9 @@ class DataFile:
         """Provide a path of the content without compression.
 
         The content of a compressed file is unpacked into a temporary file until the block ends.
+
+        Raises:
+            OSError, EOFError, zlib.error, lzma.LZMAError: The file is damaged or ends early.
         """
         with self.path.open("rb") as file:
             if self.head.startswith(file.read(8)):

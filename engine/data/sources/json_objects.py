@@ -118,7 +118,8 @@ def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]
 def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the records of one list: that of the split, that with a usual name, or the only one.
 
-    None if the object has no list of records, or is one record itself.
+    None if the object has no list of records, or is one record itself. What stands beside the list
+    is noted as not read.
 
     Raises:
         DataError: The split is missing, or several lists could be meant.
@@ -232,6 +233,8 @@ def _inner(found: JsonObject, key: str) -> JsonObject:
 def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the rows of an object that has a list per column; None for other objects.
 
+    Keys beside the lists are noted as not read.
+
     Raises:
         DataError: The lists have different lengths.
     """
@@ -318,7 +321,11 @@ def _named(found: JsonObject, reading: Pass) -> Iterator[Row]:
 
 
 def _wrapped(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
-    """Return the records inside the only object among the values; None if it holds none."""
+    """Return the records inside the only object among the values, and note what is not read.
+
+    None if there is no object or several, if values beside it are not about the data, or if the
+    object holds no records.
+    """
     objects = [
         key
         for key, one in found.members.items()

@@ -242,7 +242,13 @@ class JsonScanner:
         self._move(1)
 
     def _list(self) -> list[Element]:
-        """Return the elements of the list at the position; numbers and texts have its line."""
+        """Return the elements of the list at the position, and advance past it.
+
+        If the first one is no list or object, all have the line at which the list begins.
+
+        Raises:
+            DataError: The text is not valid JSON there.
+        """
         start = self.position
         self._move(1)
         first, self.position = self.next_character, start

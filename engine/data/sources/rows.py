@@ -78,6 +78,8 @@ class Pass:
     def good(self, rows: Iterator[Row], source: str) -> Iterator[SourceRecord]:
         """Yield the rows that can be read and are not skipped; count those that cannot be read.
 
+        Skipped rows are subtracted from `to_skip`.
+
         Raises:
             DataError: No row can be read.
         """

@@ -101,7 +101,7 @@ def _parts(example: Example) -> Iterator[_Part]:
 
 
 def _predicted(labels: list[int]) -> list[int]:
-    """Return labels without the first one: no token precedes it, so it is never predicted."""
+    """Return labels with `IGNORED` as the first one: no token precedes it to predict it from."""
     return [IGNORED, *labels[1:]]
 
 

@@ -65,7 +65,10 @@ class Tokenizer(EncodingTokenizer, Protocol):
         ...
 
     def get_chat_template(self, chat_template: str | None, tools: Any) -> str:
-        """Return the template for conversations with or without tools."""
+        """Return the template for conversations with or without tools; `chat_template` names it.
+
+        None as the name is the template that the tokenizer uses by itself.
+        """
         ...
 
 

@@ -14,7 +14,11 @@ from ...errors import FttuiError, ModelError
 def readable_load_errors(model_id: str, revision: str | None = None) -> Iterator[None]:
     """Convert a loading error in the block to a `ModelError` with a next step.
 
-    An `FttuiError` passes unchanged. The hub may be asked whether the id is one of an adapter.
+    An `FttuiError` passes unchanged. The hub may be asked whether the id is one of an adapter, at
+    `revision`; None is its main one.
+
+    Raises:
+        ModelError: The block raised another exception.
     """
     try:
         yield

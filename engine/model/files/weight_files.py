@@ -142,6 +142,8 @@ def _without_weights(folder: Path) -> str:
 def _names_in(path: Path, indexed: set[str] | None) -> set[str]:
     """Return the names of the weights in a file; for a torch file, those that the index lists.
 
+    None as `indexed` stands for a model without an index.
+
     Raises:
         ModelError: The file is truncated or unreadable, or lacks a weight that the index lists.
     """
