@@ -69,7 +69,7 @@ def in_steps(config: RunConfig, plan: StepPlan) -> RunConfig:
 
 
 def warmup_steps(warmup: float, steps: int) -> int:
-    """Return the warm-up steps: below 1 `warmup` is a share of all steps, from 1 on a number."""
+    """Return the warm-up steps; `warmup` is their number, or below 1 their share of all steps."""
     return math.ceil(warmup * steps) if warmup < 1 else round(warmup)
 
 

@@ -118,8 +118,8 @@ def _pandas_split(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]
 def _listed(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the records of one list: that of the split, that with a usual name, or the only one.
 
-    None if the object has no list of records, or is one record itself. What stands beside the list
-    is noted as not read.
+    None if the object has no list of records, or is one record itself. Keys beside the list are
+    noted as not read, except other splits and what describes the records.
 
     Raises:
         DataError: The split is missing, or several lists could be meant.
@@ -233,7 +233,7 @@ def _inner(found: JsonObject, key: str) -> JsonObject:
 def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
     """Return the rows of an object that has a list per column; None for other objects.
 
-    Keys beside the lists are noted as not read.
+    Keys beside the lists are noted as not read, except those that describe the file.
 
     Raises:
         DataError: The lists have different lengths.
