@@ -1,4 +1,4 @@
-"""Autopilot: decides whether a recovery is made without a person; pure."""
+"""Autopilot: decides whether a recovery is made without a person; it does no I/O."""
 
 from __future__ import annotations
 

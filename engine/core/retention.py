@@ -1,4 +1,4 @@
-"""Retention: which checkpoints may be removed, and which one is a good rollback target; pure."""
+"""Retention: which checkpoints may be removed, and which one is a good rollback target; no I/O."""
 
 from __future__ import annotations
 

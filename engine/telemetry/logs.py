@@ -90,7 +90,10 @@ class CallbackHandler(logging.Handler):
         self._busy = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass one record to the callback; the handler's lock is held."""
+        """Pass one record to the callback, which runs under the handler's lock.
+
+        An exception of the callback is not raised; `handleError` of `logging` prints it.
+        """
         if self._busy:
             return
         self._busy = True

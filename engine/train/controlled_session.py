@@ -177,7 +177,11 @@ class ControlledSession:
         return resumed
 
     def _open_timeline(self, history: JournalSummary, resumed: Manifest | None) -> None:
-        """Open a new timeline if the journal holds steps after the checkpoint."""
+        """Open a new timeline if the journal holds steps after the checkpoint.
+
+        Open anomalies of those steps are then resolved as rolled back. If the journal ends before
+        the checkpoint, a warning is logged.
+        """
         log = self._event_log
         to_step = resumed.step if resumed else 0
         if history.step < to_step and history.newest is not None:
@@ -232,7 +236,7 @@ def open_control(
     monitor: TrainingMonitor,
     why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
 ) -> ControlState:
-    """Return the control state with the stored settings.
+    """Return the control state with the settings to start with (see `load_desired`).
 
     Commands that earlier processes of the run left without an outcome are recorded as failed.
     """

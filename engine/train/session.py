@@ -203,7 +203,7 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
 def begin_with_inputs(
     config: RunConfig, loaded: LoadedModel, examples: ExampleSets, place: RankPlace
 ) -> None:
-    """Initialize the adapter by the activations for the first training examples."""
+    """Initialize the adapter by the activations for the first `EVA_BATCHES` batches of training."""
     collate = collator(config, loaded, packed=config.data.packing)
     size, names = max(config.train.batch, 2), ("input_ids", "attention_mask", "labels")
     train = kept_in(examples.train, config.data.kept_out)
@@ -273,7 +273,7 @@ def open_data(
 
 
 def note_quarantine(batches: Batches, kept_out: Sequence[str], event_log: EventLog) -> None:
-    """Tell how many samples are in quarantine, and which of them the data do not have any more.
+    """Log how many samples are in quarantine, and how many of them the data do not have any more.
 
     Raises:
         DataError: no samples would be left to train on in their places.

@@ -53,7 +53,8 @@ class StopSignals:
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Count a stop request; the second one ends the process and does not return.
 
-        A signal that `poke` sent and a copy of the first signal are not counted.
+        A signal that `poke` sent and a copy of the first signal are not counted. What the function
+        of `on_receipt` raises, passes through.
         """
         if self._poked and number == signal.SIGTERM:
             self._poked = False

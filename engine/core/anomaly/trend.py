@@ -146,7 +146,10 @@ class Trend(msgspec.Struct):
             self.relearn()
 
     def relearn(self) -> None:
-        """Reset the level; the next records define a new one."""
+        """Reset the level and end a divergence; the next records define a new level.
+
+        The tail stays.
+        """
         self.last.clear()
         self.count = 0
         self.best.clear()

@@ -55,7 +55,10 @@ def _nearest(points: Sequence[CurvePoint], at_step: int) -> list[CurvePoint]:
 
 
 def _curve(name: str, values: Sequence[float | None], rows: int, wide: int) -> list[str]:
-    """Return the rows of one curve, each value as a bar, with its highest and lowest value."""
+    """Return the rows of one curve, each value as a bar, with its highest and lowest value.
+
+    Without a finite value it is a single row of marks.
+    """
     known = [value for value in values if value is not None and math.isfinite(value)]
     if not known:
         return [f"{name:>{LABEL}} ┤" + "".join(_sign(value) * wide for value in values)]
@@ -103,7 +106,10 @@ def _sign(value: float | None) -> str:
 
 
 def _axis(steps: Sequence[int], at_step: int, wide: int) -> list[str]:
-    """Return the line below the curves: a mark with the step of the alert, and the first step."""
+    """Return the line below the curves: a mark with the step of the alert, and the first step.
+
+    If the alert's step is not among `steps`, the line says which steps they are.
+    """
     if at_step not in steps:
         return [f"{'step':>{LABEL}}  {steps[0]} to {steps[-1]}"]
     place = steps.index(at_step) * wide

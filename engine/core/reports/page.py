@@ -157,7 +157,10 @@ def _module(module: Module) -> str:
 
 
 def _samples(seen: Evidence) -> list[str]:
-    """Return the samples of this and the previous step, those with the highest loss first."""
+    """Return lines about the samples of this and the previous step, the highest losses first.
+
+    Of each step at most `SAMPLES_SHOWN` samples have a line; before them the losses are summed up.
+    """
     lines = _spans(seen)
     for batch in (CURRENT, PREVIOUS):
         own = [sample for sample in seen.samples if sample.batch == batch]

@@ -182,7 +182,10 @@ def _damaged(before: list[Row], rise: Rise) -> bool:
 
 
 def _explaining(now: list[Row], rise: Rise, noise: float) -> list[Row]:
-    """Return the fewest rows without which the rest is as usual; empty if they are too many."""
+    """Return the rows of the worst records, without which the rest is as usual.
+
+    Records are taken out one by one; empty if more than one of `RECORDS_PER_ODD` would have to go.
+    """
     rest, causing = sorted(now, key=lambda row: -_size(row.loss)), list[Row]()
     most = max(1, len({row.name for row in now}) // RECORDS_PER_ODD)
     for _ in range(most):

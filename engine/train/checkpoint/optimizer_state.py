@@ -94,7 +94,10 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
 
 @torch.no_grad()
 def restore_optimizer(optimizer: Any, saved: OptimizerState) -> None:
-    """Copy a state into the live tensors of an optimizer that it fits (see `misfit`)."""
+    """Copy a state into the live tensors of an optimizer that it fits (see `misfit`).
+
+    Weights without a saved state lose theirs.
+    """
     own = bare(optimizer)
     wait_for_device()
     for group, stored in zip(own.param_groups, saved["groups"], strict=True):

@@ -113,8 +113,9 @@ class CommandExecutor:
     def scheduled(self) -> None:
         """Run the evaluation and write the checkpoint that are due at this step.
 
-        A checkpoint is also due at a new best metric. Early stopping may then end the run. Nothing
-        is done after an evaluation that a stop interrupts.
+        A checkpoint is also due at a new best metric; one that cannot be written is only logged.
+        Early stopping may then end the run. Nothing is done after an evaluation that a stop
+        interrupts.
         """
         step, config = self._event_log.step, self._config
         evaluate = is_due(config.eval.every, step, at_start=config.eval.at_start)

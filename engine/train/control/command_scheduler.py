@@ -335,8 +335,8 @@ class CommandScheduler:
     def perform_due(self, executor: OneShotCommands) -> None:
         """Carry out the commands that wait for a boundary, then a stop signal.
 
-        While earlier steps are repeated, the training state is not the run's own, so all others
-        wait until it is back.
+        A stop ends the run at this boundary. While earlier steps are repeated, the training state
+        is not the run's own, so that all commands wait until it is back.
         """
         control = self._control
         while control.due and not control.ending and not executor.repeating:

@@ -273,7 +273,7 @@ class CulpritFinder:
         """Return rank 0's plan on every rank; a collective.
 
         Raises:
-            Impossible: there is none; with rank 0's reason.
+            Impossible: the step cannot be repeated; the text is rank 0's reason.
         """
         refused, found = "", b""
         if self._agreement.rank == 0:
@@ -345,7 +345,7 @@ class CulpritFinder:
         self._parts.set_lr(now.step.lr)
 
     def _compare(self, now: _Running, got: Figures) -> None:
-        """End the search if a repeated step comes to other figures than the run."""
+        """End the search if a repeated step differs from the run by more than the share `SAME`."""
         step = now.step
         pairs = ((got.loss, step.loss), (got.grad_norm, step.grad_norm))
         difference = max(relative_difference(*pair) for pair in pairs)

@@ -114,7 +114,10 @@ class EarlyStop:
         os.close(self._waker)
 
     def _raise_if_stopped(self, poked: bool) -> None:
-        """Raise `StoppedEarly` if a stop was requested and this rank still loads."""
+        """Raise `StoppedEarly` if a stop was requested and this rank still loads.
+
+        It is raised at most once in `_AGAIN_S` seconds.
+        """
         if not (self._loading and (poked or self._signals.count)):
             return
         # Not again while the stack is left; later again, because a library may have swallowed it.

@@ -56,7 +56,7 @@ class RankWatchdog:
                 self._handle_loss(peer)
 
     def _handle_loss(self, peer: int) -> None:
-        """Record a lost rank and end this process if the main thread does not."""
+        """Record a lost rank; end this process unless `take_over` is called within `_GRACE_S`."""
         self.lost = peer if self.lost is None else self.lost
         log.error("rank %d is lost: its process has ended", peer)
         self._noticed.set()

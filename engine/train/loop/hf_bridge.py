@@ -240,7 +240,10 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Journal the step; a dropped step is undone and does not count."""
+        """Journal the step; a dropped step is undone and does not count.
+
+        Training goes on unless this was the last planned step and it counted.
+        """
         self._trainer.report_position()
         planned = state.global_step < args.max_steps
         counted = self._step_loop.end_step(last=not planned)

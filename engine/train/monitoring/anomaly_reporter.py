@@ -178,7 +178,10 @@ class AnomalyReporter:
             self._write(*self._newest)
 
     def _answer(self, initiated: str) -> None:
-        """Add a rollback to the reports of all alarms that it undoes."""
+        """Add a rollback to the reports of the newest alarm and of earlier alarms that it undoes.
+
+        Earlier alarms no longer wait for a rollback then.
+        """
         self._amend(initiated=initiated)
         for public_id, report in self._beside.items():
             if self._agreement.rank == 0 and report.step > self._back_to:

@@ -55,7 +55,10 @@ class Notifier:
         self._thread.start()
 
     def follow(self, event: AnyEvent) -> None:
-        """Queue a notification if the event calls for one; never blocks."""
+        """Queue a notification if the event calls for one; never blocks.
+
+        If too many wait already, it is dropped.
+        """
         if (text := wording(event)) is None:
             return
         try:

@@ -144,7 +144,10 @@ class RowReader:
     def _samples(
         self, batch: str, examples: Sequence[Example], losses: Sequence[RowLoss] | None
     ) -> list[TrainingSample]:
-        """Return the samples with the highest losses, or the first ones without losses."""
+        """Return up to `_SAMPLES_PER_BATCH` samples of a batch on this rank.
+
+        They are those with the highest losses, or the first ones if losses are not known (None).
+        """
         known: list[float | None] = [None] * len(examples)
         if losses is not None:
             known = [one.loss for one in losses]

@@ -52,7 +52,10 @@ class StreamFindings:
             self.report()
 
     def report(self) -> None:
-        """Publish the findings if there is a new reason, or if counts grew and it is time."""
+        """Publish the findings if there is a new reason, or if counts grew and it is time.
+
+        Then also warn of shares above their limits, of each reason once.
+        """
         counts = {one.reason.name: one.count for one in self._streamed}
         now = self._clock()
         if counts == self._reported or (counts.keys() == self._reported.keys() and now < self._due):

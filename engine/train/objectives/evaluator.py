@@ -117,7 +117,7 @@ class Evaluator:
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
     def _pairs(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
-        """Return the metrics of every held-out anchor over all held-out texts, across batches."""
+        """Return the metrics of all held-out anchors over all held-out texts; a collective."""
         head = lm_head_of(self._trainer.model)
         config, objective = self._config.contrastive, self._trainer.objective
         parts = [self._no_texts()]

@@ -156,7 +156,7 @@ class PreferenceObjective:
         return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))
 
     def total(self, loss: Loss, ce: Loss) -> Loss:
-        """Return the optimized loss from the preference loss and the next-token loss."""
+        """Return the optimized loss: the preference loss + `ce_weight` × the next-token loss."""
         return loss + self._config.ce_weight * ce
 
     @property

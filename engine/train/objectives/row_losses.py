@@ -82,7 +82,7 @@ class RowLossComputer:
             return hidden.take()
 
     def _text(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield loss and number of targets of the rows of each batch."""
+        """Yield the mean loss and the number of targets of the rows of each batch, [B] each."""
         config = self._config.contrastive
         for batch in self._batches(examples):
             states = self._states(batch)

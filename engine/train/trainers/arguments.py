@@ -75,7 +75,10 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, o
 
 
 def _optimizer(config: RunConfig, device: torch.device) -> str:
-    """Return the optimizer name: fused on a GPU, unless fp16 needs a loss scaler."""
+    """Return the name of the optimizer in transformers.
+
+    AdamW is fused on a GPU and with `train.fast: static`, unless fp16 needs a loss scaler.
+    """
     name = _OPTIMIZERS[config.train.optimizer]
     like_a_gpu = device.type == "cuda" or config.train.fast == "static"
     fused = like_a_gpu and not _precision(config, device)["fp16"]

@@ -73,7 +73,10 @@ class DeviceOffload:
         self._emptied.clear()
 
     def _storages(self) -> list[UntypedStorage]:
-        """Return every storage of model, optimizer and average on the device once."""
+        """Return each storage on the device that model, optimizer, average or trainer use, once.
+
+        Storages that are empty or cannot be resized are left out.
+        """
         own = [t for t in self._tensors() if t.device.type == self._device.type]
         found = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in own}
         return [s for s in found.values() if s.nbytes() and s.resizable()]

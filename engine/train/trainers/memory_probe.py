@@ -158,7 +158,10 @@ def _pass(trainer: Any, batch: Batch) -> None:
 
 
 def _update(trainer: Any) -> None:
-    """Run the optimizer, except a paged one, whose memory could not be freed again."""
+    """Run the optimizer, except a paged one, whose memory could not be freed again.
+
+    With the loss scaler of fp16 it is not run either.
+    """
     if trainer.accelerator.scaler is None and not getattr(
         bare(trainer.optimizer), "is_paged", False
     ):

@@ -143,7 +143,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """Return this micro-batch's share of the joint loss of the step."""
+        """Return this micro-batch's share of the step's loss, and add its parts to the metrics."""
         hidden = self._hidden_states(model, inputs)
         contrastive = self._contrastive_share(self.objective.pool(hidden, inputs), inputs)
         joint: Tensor = self._contrastive.weight * contrastive

@@ -138,7 +138,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return_outputs: bool = False,
         num_items_in_batch: Any = None,
     ) -> Tensor:
-        """Return this micro-batch's share of the loss of the step."""
+        """Return this micro-batch's share of the step's loss, and add its parts to the metrics."""
         desirable = self.objective.desirable(inputs)
         policy, balance = self._log_probs(model, inputs)
         compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)

@@ -81,7 +81,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         """Return this micro-batch's share of the loss of the step.
 
         It is that of the next-token loss, plus those of SimCTG and of the load balancing loss of
-        experts if they are trained.
+        experts if they are trained. These parts are added to the metrics of the step.
         """
         found = self.forward(model, inputs, *self._wants())
         ce = mean_over_step(found["ce"], num_items_in_batch, self.accelerator.num_processes)
