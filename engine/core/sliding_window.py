@@ -1,4 +1,4 @@
-"""Sliding window with order statistics, used for all robust figures of the detector."""
+"""Sliding window with order statistics, for robust figures of the detector and of the meters."""
 
 from __future__ import annotations
 

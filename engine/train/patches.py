@@ -1,4 +1,4 @@
-"""The table of patches: every place where fttui changes an object of another library, and why.
+"""The table of patches: every place where training changes an object of another library, and why.
 
 | object and attribute | patch | reason |
 |---|---|---|
