@@ -112,7 +112,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code.
+    """Run one subcommand, or without one open the list of runs; return the exit code.
 
     Raises:
         SystemExit: the arguments are invalid (exit code 2), or ask for help or the version (0).

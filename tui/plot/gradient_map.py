@@ -100,7 +100,10 @@ def _cell(ratio: float, fault: str) -> Cell:
 
 
 def _worst(cells: Iterable[Cell]) -> Cell | None:
-    """Return the cell that is farthest from the median, a fault before any other; None of none."""
+    """Return the cell that is farthest from the median, a fault before any other.
+
+    None without cells.
+    """
     middle = (LEVELS - 1) / 2
 
     return max(cells, key=lambda c: (bool(c.fault), abs(c.level - middle)), default=None)

@@ -24,7 +24,11 @@ def spanned(view: PlotView, first: int, last: int, newest: float) -> PlotView:
 
 
 def zoomed_around(view: PlotView, step: int, newest: float, *, inwards: bool) -> PlotView:
-    """Return the view with half or twice the span, with `step` at the same place on the screen."""
+    """Return the view with half or twice the span, with `step` at the same place on the screen.
+
+    The window stays within the run, so near its ends the place of the step may change. Zooming out
+    to the length of the run shows the whole run.
+    """
     left, right = view.window(newest)
     zoomed = view.zoomed(inwards, newest)
     if zoomed.span is None:
