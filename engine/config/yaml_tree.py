@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import yaml
+from yaml.composer import Composer
+from yaml.resolver import BaseResolver
 
 from ..errors import ConfigError
 
@@ -64,7 +66,7 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
         raise ConfigError(too_large(name, len(text)))
     _require_short(text, name)
     try:
-        node = yaml.compose(text, Loader=_BoundedLoader)
+        node = _compose(text)
         if node is None:
             return Value(None, name)
         return _TreeBuilder(name, problems).build(node)
@@ -116,27 +118,71 @@ _INT = re.compile(r"[-+]?\d{1,4000}")
 _FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
 
 
-class _BoundedLoader(yaml.BaseLoader):
+class _TooMuch(yaml.YAMLError):
+    """More values or levels than in any configuration."""
+
+
+class _BoundedComposer(Composer):
     """Composes YAML nodes and stops at the limits for the number of values and for depth.
 
     Without them PyYAML would need minutes for a file with many aliases, and would exceed the
     recursion limit of Python for a deep one.
     """
 
-    def __init__(self, stream: str) -> None:
-        super().__init__(stream)
-        self._nodes = self._depth = 0
+    _nodes = _depth = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         self._nodes += 1
         self._depth += 1
         if self._nodes > 2 * MOST_VALUES or self._depth > MOST_DEPTH:
-            line = self.line + 1
-            raise yaml.YAMLError(f"line {line}: {_TOO_MUCH}")
+            line = self.peek_event().start_mark.line + 1  # type: ignore[attr-defined]  # a parser
+            raise _TooMuch(f"line {line}: {_TOO_MUCH}")
         try:
             return super().compose_node(parent, index)
         finally:
             self._depth -= 1
+
+
+class _BoundedLoader(_BoundedComposer, yaml.BaseLoader):
+    """Reads with the parser in Python, whose errors say the most."""
+
+
+def _fast_loader() -> type | None:
+    """Return a loader with the parser of libyaml; None where PyYAML was built without it."""
+    try:
+        from yaml.cyaml import CParser  # type: ignore[attr-defined]  # not in its stubs
+    except ImportError:
+        return None
+
+    class FastLoader(_BoundedComposer, CParser, BaseResolver):
+        def __init__(self, stream: str) -> None:
+            CParser.__init__(self, stream)
+            _BoundedComposer.__init__(self)
+            BaseResolver.__init__(self)
+
+    return FastLoader
+
+
+_FastLoader = _fast_loader()
+
+
+def _compose(text: str) -> yaml.Node | None:
+    """Return the root node of a YAML text, None if it is empty.
+
+    libyaml reads a configuration in a tenth of the time. What it refuses is read again by the
+    parser in Python, so that the error is worded alike on every machine.
+
+    Raises:
+        YAMLError: the text is no valid YAML document.
+    """
+    if _FastLoader is not None:
+        try:
+            return yaml.compose(text, Loader=_FastLoader)
+        except _TooMuch:
+            raise
+        except (yaml.YAMLError, UnicodeError):
+            pass
+    return yaml.compose(text, Loader=_BoundedLoader)
 
 
 class _TreeBuilder:
@@ -161,7 +207,7 @@ class _TreeBuilder:
             return Value(self._mapping(node, depth + 1), place)
         if isinstance(node, yaml.SequenceNode):
             return Value([self.build(child, depth + 1) for child in node.value], place)
-        quoted = isinstance(node, yaml.ScalarNode) and node.style is not None
+        quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
         return Value(node.value if quoted else parse_scalar(node.value), place, node.value)
 
     def _mapping(self, node: yaml.MappingNode, depth: int) -> dict[str, Value]:

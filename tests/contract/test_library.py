@@ -34,8 +34,3 @@ def test_switched_off_it_returns_the_trainer_and_loads_nothing() -> None:
         "print(fttui.watch(o) is o, [m for m in sys.modules if m.startswith('fttui.engine')])"
     )
     assert python(code) == "True []"
-
-
-def test_the_watching_process_owns_no_socket() -> None:
-    code = "import sys, fttui.engine.watch.huggingface.watch; print('zmq' in sys.modules)"
-    assert python(code) == "False"

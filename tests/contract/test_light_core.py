@@ -142,9 +142,12 @@ def test_watching_without_torch_leaves_the_script_alone(call: str, result: str) 
     ("module", "packages"),
     [("huggingface.watch", SCRIPTS), ("plain.loop", SCRIPTS | {"transformers", "accelerate"})],
 )
-def test_a_script_needs_only_what_it_uses_itself(module: str, packages: set[str]) -> None:
-    done = python_without(packages, f"import fttui.engine.watch.{module}; print('imported')")
-    assert done.stdout == "imported\n", done.stderr
+def test_a_script_needs_only_what_it_uses_itself_and_owns_no_socket(
+    module: str, packages: set[str]
+) -> None:
+    code = f"import sys, fttui.engine.watch.{module}; print('imported', 'zmq' in sys.modules)"
+    done = python_without(packages, code)
+    assert done.stdout == "imported False\n", done.stderr
 
 
 def test_the_extra_is_what_the_commands_ask_for() -> None:

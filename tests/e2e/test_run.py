@@ -14,6 +14,7 @@ import pytest
 
 from fttui.engine.run.processes.marks import EngineMark
 from tests.support.cli import events, fttui, only_run, start
+from tests.support.matrix import in_part
 from tests.support.training import write_config
 from tests.support.waiting import until
 
@@ -64,6 +65,8 @@ def test_the_crash_of_an_engine_tells_its_error_and_exit_code(tmp_path: Path) ->
     assert "Traceback" not in result.stdout + result.stderr
 
 
+# `make test` has a signal while an engine loads in F36, and Ctrl-C at the command in test_headless.
+@pytest.mark.long
 def test_ctrl_c_while_it_loads_saves_nothing_and_the_run_can_begin_again(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     process = start("run", *_config(tmp_path, train__steps=2), "--headless", runs=runs)
@@ -167,7 +170,11 @@ def _rank_pid(run: str, rank: int) -> int:
     raise LookupError(f"rank {rank} of {run} is not running")
 
 
-def test_two_ranks_act_as_one_and_a_lost_one_is_named_and_started_again(tmp_path: Path) -> None:
+# `make test` resumes two ranks in test_exact_paths, and by the command one rank in the test above.
+@pytest.mark.parametrize("resumed", in_part([False, True], [False]), ids=["lost", "resumed"])
+def test_two_ranks_act_as_one_and_a_lost_one_is_named_and_started_again(
+    tmp_path: Path, resumed: bool
+) -> None:
     runs = tmp_path / "runs"
     sets = _config(
         tmp_path, train__steps=100_000, train__batch=2, train__devices=2, train__restarts=1
@@ -191,7 +198,11 @@ def test_two_ranks_act_as_one_and_a_lost_one_is_named_and_started_again(tmp_path
     assert process.returncode == 11, output
     assert "rank 1" in output
     assert "--resume" in output
+    if resumed:
+        _resume_and_stop(run, runs)
 
+
+def _resume_and_stop(run: str, runs: Path) -> None:
     process = start("run", "--resume", run, "--headless", runs=runs)
     until(lambda: _newest(run, runs)[0] == 3 and _trained(run, runs) > 1, PATIENCE_S)
     assert "stopped at step" in _ctl(run, runs, "stop")

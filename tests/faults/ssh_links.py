@@ -214,7 +214,7 @@ async def _suffer(
 ) -> tuple[list[tuple[str, float]], list[str]]:
     times, ids = [], []
     lost_s, silence.LOST_S = silence.LOST_S, 10.0 if box.long else 4.0
-    rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(1, 50)
+    rounds = [*_ATTACKS] * box.count(1, 5) + ["link reset", "ssh killed"] * box.count(0, 50)
     try:
         async with attached(run) as viewer:
             await viewer.until_news()

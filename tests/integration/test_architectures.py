@@ -14,10 +14,8 @@ from tests.support.architectures import SIZES, try_architecture
 ONE_OF_A_KIND = (
     "bloom",  # attention without sdpa, ALiBi
     "falcon",  # parallel attention and MLP, summed in place
-    "falcon_h1",  # state space beside attention, layers without adapters
     "gemma2",  # capped logits
     "gpt2",  # Conv1D layers, a table of positions
-    "gpt_neox",  # a part of each head is rotated
     "gpt_oss",  # experts with biases, attention sinks
     "granitemoe",  # experts as linear layers, scaled logits
     "jetmoe",  # no activation checkpointing

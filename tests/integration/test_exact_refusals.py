@@ -66,6 +66,7 @@ def test_every_damage_is_named_and_leaves_the_run_as_it_was(tmp_path: Path) -> N
     sets: dict[str, Any] = {
         "train__steps": len(cases) + 4,
         "train__ema": 0.9,
+        "train__accumulate": 1,
         "checkpoint__every": 0,
         "checkpoint__at_start": "true",
     }

@@ -58,10 +58,14 @@ def test_a_sweep_ends_where_the_loss_diverges(
     assert any(0x2801 <= ord(sign) <= 0x28FF for sign in drawn)
 
 
-@pytest.mark.slow
+COMMAND = [sys.executable, "-m", "fttui.tui.cli.main", "lr-find"]
+
+
+# `make test` has the temporary run of a command in the tests of profiles.
+@pytest.mark.long
 def test_the_command_prints_figures_and_leaves_no_run(tmp_path: Path) -> None:
     config, _ = write_config(tmp_path, "sft")
-    command = [sys.executable, "-m", "fttui.tui.cli.main", "lr-find", str(config), "--steps", "10"]
+    command = [*COMMAND, str(config), "--steps", "10"]
     done = subprocess.run(
         [*command, "--high", "0.1", "--json"], capture_output=True, text=True, timeout=110,
         cwd=tmp_path, env={**os.environ, "TMPDIR": str(tmp_path)}, check=False,
@@ -71,7 +75,15 @@ def test_the_command_prints_figures_and_leaves_no_run(tmp_path: Path) -> None:
     assert len(found["rates"]) == 10
     assert not (tmp_path / "runs").exists()
     assert not list(tmp_path.glob("fttui-probe-*"))
+
+
+def test_a_range_that_falls_is_refused(tmp_path: Path) -> None:
+    config, _ = write_config(tmp_path, "sft")
     wrong = subprocess.run(
-        [*command, "--low", "1"], capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, str(config), "--low", "1"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert (wrong.returncode, "--high" in wrong.stderr) == (2, True)

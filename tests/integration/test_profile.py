@@ -72,7 +72,8 @@ def test_the_advice_knows_whether_the_run_is_in_fast_mode(
 ) -> None:
     settings: list[ProfileContext] = []
     monkeypatch.setattr(profiler, "summarise", lambda _, setting, __: settings.append(setting))
-    play(new_run(tmp_path, "sft", train__fast=mode), Script({1: ["profile 1"]}))
+    sets = {"train__fast": mode, "train__steps": 3, "checkpoint__every": 0}
+    play(new_run(tmp_path, "sft", **sets), Script({1: ["profile 1"]}))
     assert [setting.fast for setting in settings] == [fast]
 
 

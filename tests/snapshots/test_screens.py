@@ -160,7 +160,10 @@ TIGHT = [
     "rollback", "help", "cursor", "system", "report",
 ]  # fmt: skip
 """Scenes whose look at 80 × 24 is no smaller copy of the one at 120 × 40."""
-ALSO_AS_TEXT = {"report", "checkpoints", "interventions", "samples", "log", "time-axis", "counting"}
+ALSO_AS_TEXT = {
+    "report", "checkpoints", "interventions", "samples", "log", "time-axis", "counting", "typed",
+    "prompt-error", "sent",
+}  # fmt: skip
 """Scenes whose words at 120 × 40 are compared in `test_texts` or by tests of the app."""
 
 

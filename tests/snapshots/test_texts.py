@@ -63,7 +63,7 @@ def _one_place_and_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iter
 
 
 MATRIX = [(state, size) for state in STATES for size in SIZES]
-KEPT = [("live", SIZES[0]), ("halted", (120, 40)), ("finished", (120, 40))]
+KEPT = [("halted", SIZES[0]), ("finished", (120, 40))]
 
 
 @pytest.mark.parametrize(

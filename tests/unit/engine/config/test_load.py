@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fttui.engine.config.load import dump_config, load_config, parse_resolved
@@ -345,6 +345,7 @@ def test_text_that_looks_like_something_else_stays_text(load, word):
 text = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=30)
 
 
+@settings(max_examples=40)
 @given(
     name=text,
     instruction=text,

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fttui.engine.config import yaml_tree
 from fttui.engine.config.load import load_config, read_resolved
 from fttui.engine.config.yaml_tree import MOST_BYTES, MOST_LINES, parse_yaml
 from fttui.engine.errors import ConfigError
 
+CONFIGS = Path(__file__).resolve().parents[4] / "configs"
 _ALIASES = "a: &a [x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 8)}]\n"
     for old, new in zip("abcdefgh", "bcdefghi", strict=True)
@@ -57,3 +59,34 @@ def test_a_file_beyond_all_limits_is_not_read(
     os.truncate(file, 2**40)
     with pytest.raises(ConfigError, match="1,099,511,627,776 bytes"):
         read(file)
+
+
+ODD = [
+    "", "a: [1\n", "a: \ud800b", "\x00", "a: b: c", "{a: 1}}", "a: |\n  x\n", "a: &x 1\nb: *x",
+    "a: *n", "---\n---\n", "'x'", "'a: x", "\ufeffa: 1", "k: \"\\q\"", "a:\u20281", "\ta: 1",
+    "a: @x",
+    "? [1]\n: 2", "a: !!int 3", "a: 1\na: 2", "a: ''", "a: " + "[" * 60,
+    "a: [" + "1," * 6_000 + "]",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [*ODD, *(file.read_text() for file in sorted(CONFIGS.glob("*.yaml")))],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_libyaml_gives_the_values_places_and_errors_of_the_parser_in_python(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert yaml_tree._FastLoader is not None, "the wheels of PyYAML contain libyaml"
+    fast = _outcome(text)
+    monkeypatch.setattr(yaml_tree, "_FastLoader", None)
+    assert fast == _outcome(text)
+
+
+def _outcome(text: str) -> object:
+    problems: list[str] = []
+    try:
+        return parse_yaml(text, "x", problems), problems
+    except ConfigError as error:
+        return str(error)

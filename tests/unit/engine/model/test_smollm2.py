@@ -48,6 +48,8 @@ def test_the_tokenizer_splits_as_the_model_was_trained(smollm2: Path) -> None:
     assert (tokenizer.model_max_length, tokenizer.eos_token) == (8192, "<|im_end|>")
 
 
+# `make test` trains the same model in NF4 in the test of the demo.
+@pytest.mark.long
 def test_qlora_on_it_takes_a_step_that_lowers_the_loss(smollm2: Path, configured) -> None:
     config = configured(smollm2, model={"quantize": "nf4"}, adapter={"dropout": 0.0})
     loaded = load_model(config, torch.device("cpu"), ignore_progress)

@@ -2,10 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+from textual.pilot import Pilot
 
 from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.commands import (
@@ -33,6 +36,7 @@ from fttui.engine.protocol.events import DataFinding, DataFindingsChanged, State
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
+from fttui.tui.app import FttuiApp
 from fttui.tui.preferences import Preferences
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.help import HelpScreen
@@ -79,27 +83,48 @@ AT_ONCE = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("keys", "command"),
-    in_part(AT_ONCE, AT_ONCE[::2]),
-    ids=lambda v: "-".join(v) if isinstance(v, list) else "",
-)
-async def test_a_key_sends_its_command(keys, command) -> None:
+async def _sent_by(
+    rows: Iterable[Sequence[str]], app: FttuiApp, pilot: Pilot[int]
+) -> list[list[AnyCommand]]:
+    """What each row of keys sent to a session that answers nothing, so that all begin alike."""
+    session = app.session
+    assert isinstance(session, FakeSession)
+    found: list[list[AnyCommand]] = []
+    for keys in rows:
+        before = len(session.submitted)
+        await pilot.press(*keys)
+        await until(pilot, partial(_sent_more, session, before))
+        found.append(session.submitted[before:])
+        await pilot.press("1")
+        await until(pilot, lambda: app.current_mode == "dashboard")
+    return found
+
+
+def _sent_more(session: FakeSession, before: int) -> bool:
+    return len(session.submitted) > before
+
+
+def _shows(app: FttuiApp, words: str) -> bool:
+    return words in text_of(app)
+
+
+async def test_a_key_sends_its_command() -> None:
     session = FakeSession(eventful())
-    async with driven(session) as (_, pilot):
-        for key in keys:
-            await pilot.press(key)
-            await pilot.pause()
-        await until(pilot, lambda: bool(session.submitted))
-    assert session.submitted == [command]
+    session.answers = False
+    async with driven(session) as (app, pilot):
+        assert await _sent_by([keys for keys, _ in AT_ONCE], app, pilot) == [
+            [c] for _, c in AT_ONCE
+        ]
 
 
-@pytest.mark.parametrize("keys", [["l", "escape"], ["x", "escape"], ["x", "n"], ["r", "escape"]])
-async def test_every_question_can_be_left(keys) -> None:
+async def test_every_question_can_be_left() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
-        await pilot.press(*keys)
-        await until(pilot, lambda: len(app.screen_stack) == 1)
+        for key, leave in (("l", "escape"), ("x", "escape"), ("x", "n"), ("r", "escape")):
+            await pilot.press(key)
+            await until(pilot, lambda: len(app.screen_stack) == 2)
+            await pilot.press(leave)
+            await until(pilot, lambda: len(app.screen_stack) == 1)
     assert session.submitted == []
 
 
@@ -134,16 +159,16 @@ async def test_recovery_shows_what_it_does_and_names_the_anomaly() -> None:
     assert session.reasons == ["anomaly a1241"]
 
 
-@pytest.mark.parametrize(
-    ("way", "name", "sent"),
-    [
-        ("eval", "evaluate", Evaluate()),
-        ("profile 2", "profile", ProfileSteps(steps=2)),
-        ("lr scale 0.35", "change the LR", ScaleLr(factor=0.35)),
-        ("clip 0.3", "change the clip", SetClip(value=0.3)),
-        ("stop no-save", "stop without a checkpoint", Stop(save=False)),
-    ],
-)
+ADVICE: list[tuple[str, str, AnyCommand]] = [
+    ("eval", "evaluate", Evaluate()),
+    ("profile 2", "profile", ProfileSteps(steps=2)),
+    ("lr scale 0.35", "change the LR", ScaleLr(factor=0.35)),
+    ("clip 0.3", "change the clip", SetClip(value=0.3)),
+    ("stop no-save", "stop without a checkpoint", Stop(save=False)),
+]
+
+
+@pytest.mark.parametrize(("way", "name", "sent"), in_part(ADVICE, ADVICE[2::2]))
 async def test_the_advice_is_asked_for_by_its_own_name(
     way: str, name: str, sent: AnyCommand
 ) -> None:
@@ -199,16 +224,15 @@ DONE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "command"), zip(TASKS, DONE, strict=True), ids=str)
-async def test_the_commonest_tasks_take_as_few_keys_as_the_manual_says(task, command) -> None:
+async def test_the_commonest_tasks_take_as_few_keys_as_the_manual_says() -> None:
     session = FakeSession(live_spike())
-    async with driven(session) as (_, pilot):
-        await pilot.press(*TASKS[task])
-        await until(pilot, lambda: bool(session.submitted))
-    assert session.submitted == [command]
-    manual = (Path(__file__).parents[4] / "docs" / "app.md").read_text()
-    row = next(line for line in manual.splitlines() if line.startswith(f"| {task} |"))
-    assert row.split("|")[3].strip() == str(len(TASKS[task]))
+    session.answers = False
+    async with driven(session) as (app, pilot):
+        assert await _sent_by(TASKS.values(), app, pilot) == [[command] for command in DONE]
+    manual = (Path(__file__).parents[4] / "docs" / "app.md").read_text().splitlines()
+    for task, keys in TASKS.items():
+        row = next(line for line in manual if line.startswith(f"| {task} |"))
+        assert row.split("|")[3].strip() == str(len(keys)), task
 
 
 async def test_every_act_answers_in_place() -> None:
@@ -228,9 +252,11 @@ async def test_every_act_answers_in_place() -> None:
         await until(pilot, lambda: "applied from 1,241 (0.5 → 0.3)" in text_of(app))
 
 
+OUTCOMES = [([], False), (["5"], False), (["2"], True), (["8"], True), (["down", "enter"], True)]
+
+
 @pytest.mark.parametrize(
-    ("way", "toasted"),
-    [([], False), (["5"], False), (["2"], True), (["8"], True), (["down", "enter"], True)],
+    ("way", "toasted"), in_part(OUTCOMES, [OUTCOMES[0], OUTCOMES[1], OUTCOMES[4]])
 )
 async def test_an_outcome_is_toasted_where_no_list_shows_it(way, toasted) -> None:
     session = FakeSession(eventful())
@@ -259,15 +285,15 @@ async def test_the_prompt_says_what_it_would_do_and_refuses_nonsense() -> None:
     assert session.submitted == []
 
 
-@pytest.mark.parametrize(
-    "key", in_part(["space", "l", "c", "s", "r", "e", "x", "N", "u", "R"], ["space", "l", "R"])
-)
-async def test_a_key_that_is_not_legal_says_why(key) -> None:
+async def test_a_key_that_is_not_legal_says_why() -> None:
     session = FakeSession(failed(), read_only=True, link=Link.ENDED)
     async with driven(session) as (app, pilot):
-        await pilot.press(key)
-        await until(pilot, lambda: "the run is failed" in told(app))
-        assert len(app.screen_stack) == 1
+        for key in ("space", "l", "c", "s", "r", "e", "x", "N", "u", "R"):
+            app.clear_notifications()
+            assert "the run is failed" not in told(app)
+            await pilot.press(key)
+            await until(pilot, lambda: "the run is failed" in told(app))
+            assert len(app.screen_stack) == 1, key
     assert session.submitted == []
 
 
@@ -324,13 +350,13 @@ SCREENS = {
 }
 
 
-@pytest.mark.parametrize(("key", "seen"), SCREENS.items())
-async def test_numbers_lead_to_screens_and_escape_back(key, seen) -> None:
+async def test_numbers_lead_to_screens_and_escape_back() -> None:
     async with driven(FakeSession(eventful())) as (app, pilot):
-        await pilot.press(key)
-        await until(pilot, lambda: seen in text_of(app))
-        await pilot.press("escape")
-        await until(pilot, lambda: app.current_mode == "dashboard")
+        for key, seen in SCREENS.items():
+            await pilot.press(key)
+            await until(pilot, partial(_shows, app, seen))
+            await pilot.press("escape")
+            await until(pilot, lambda: app.current_mode == "dashboard")
 
 
 async def test_a_filter_narrows_a_list_and_escape_clears_it() -> None:
@@ -505,13 +531,15 @@ async def test_1_restores_a_maximised_plot() -> None:
         await until(pilot, lambda: not app.screen.has_class("-maximised"))
 
 
-@pytest.mark.parametrize(("key", "need"), [("N", "type a number of steps"), ("g", "type a text")])
-async def test_enter_on_nothing_says_what_is_needed(key, need) -> None:
+async def test_enter_on_nothing_says_what_is_needed() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
-        await pilot.press(key, "enter")
-        await until(pilot, lambda: need in text_of(app))
-        assert isinstance(app.screen, PromptScreen)
+        for key, need in (("N", "type a number of steps"), ("g", "type a text")):
+            await pilot.press(key, "enter")
+            await until(pilot, partial(_shows, app, need))
+            assert isinstance(app.screen, PromptScreen)
+            await pilot.press("escape")
+            await until(pilot, lambda: len(app.screen_stack) == 1)
     assert session.submitted == []
 
 

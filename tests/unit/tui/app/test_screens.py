@@ -355,7 +355,7 @@ async def test_gradient_flow_that_was_measured_is_kept() -> None:
 _SENDERS = [action for action in ACTIONS if action.commands]
 
 
-@pytest.mark.parametrize("scene", in_part(STATES, ["running", "spike", "read-only"]))
+@pytest.mark.parametrize("scene", in_part(STATES, ["spike", "read-only"]))
 async def test_every_action_does_its_deed_or_says_why_not(scene, monkeypatch) -> None:
     """In every state of run, link and role: never silence, never a crash, never a wrong command."""
     make, tweak, preferences = STATES[scene]

@@ -6,7 +6,7 @@ import random
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fttui.engine.protocol.codec import encode
@@ -40,6 +40,7 @@ def _records(events: list[StepFinished | LogEmitted]) -> list[Record]:
     ]
 
 
+@settings(max_examples=30)
 @given(st.lists(_EVENT, max_size=30))
 def test_columns_hold_what_the_records_hold(events) -> None:
     records = _records(events)
