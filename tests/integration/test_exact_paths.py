@@ -1,8 +1,9 @@
 """Four ways to step 8 end in one state, to the last bit: straight, rolled back, resumed, killed.
 
-Dropout, accumulation, shuffling and changed settings are on; the paths cross an epoch's end and
-begin in its middle. Compared are the losses, and every file of the last checkpoint that holds
-adapter, average, optimizer, schedule and generators, with the settings and what is watched.
+Dropout, accumulation, shuffling and changed settings are on, and activations are computed again.
+The paths cross an epoch's end and begin in its middle. Compared are the losses, and every file of
+the last checkpoint that holds adapter, average, optimizer, schedule and generators, with the
+settings and what is watched.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
 pytestmark = pytest.mark.timeout(300)
-PACKED = {"data__packing": "true", "data__max_length": 96, "train__batch": 2}
+AGAIN = {"train__activation_checkpointing": "true"}
+PACKED = {"data__packing": "true", "data__max_length": 96, "train__batch": 2, **AGAIN}
 PATHS = ("straight", "rolled back", "resumed", "killed")
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "contrastive": ("contrastive", {"train__ema": 0.9, "train__optimizer": "adamw"}),
+    "contrastive": ("contrastive", {"train__ema": 0.9, "train__optimizer": "adamw", **AGAIN}),
     "sft": ("sft", {"train__optimizer": "adafactor"}),
     "packed": ("sft", {**PACKED, "train__ema": 0.9, "train__optimizer": "lion"}),
 }

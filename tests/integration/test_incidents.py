@@ -241,11 +241,14 @@ def test_recover_goes_past_the_bad_data_and_its_probation_passes(
     assert {alarm.incident for alarm in alarms} == {alarms[0].id}
 
 
+SHORT_STEPS = {**LONG, "train__accumulate": 1}
+
+
 def test_going_back_for_no_anomaly_is_no_failed_attempt_at_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _exploding(monkeypatch, 34, 35)
-    played = play(new_run(tmp_path, **LONG), Script({12: ["rollback 10"]}))
+    played = play(new_run(tmp_path, **SHORT_STEPS), Script({12: ["rollback 10"]}))
     spike = next(e for _, e in played.at(AnomalyRaised) if e.severity == "alarm")
     text = (played.run.reports / f"{spike.report}.md").read_text()
     assert "skip=2" in text, "some twenty steps of data, not eighty"
@@ -258,7 +261,7 @@ def test_the_autopilot_proposes_by_default_and_acts_when_told(
     for mode in ("propose", "act"):
         (tmp_path / mode).mkdir()
         script = Script({5: [f"policy autopilot {mode}"]})
-        played = play(new_run(tmp_path / mode, **LONG), script)
+        played = play(new_run(tmp_path / mode, **SHORT_STEPS), script)
         decided = played.events(AutopilotDecided)
         assert decided[0].decision == mode
         assert decided[0].command.startswith("recover divergence-")

@@ -20,6 +20,7 @@ from tests.unit.engine.model.test_host_embedding import with_head_of
 LEAN: dict[str, Any] = {
     "model__quantize": "nf4",
     "train__memory": "lean",
+    "train__activation_checkpointing": "true",
     "train__activations": "host",
     "train__ema": 0.9,
     "checkpoint__every": 2,
