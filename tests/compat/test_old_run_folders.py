@@ -26,6 +26,7 @@ from fttui.tui.app import FttuiApp
 from fttui.tui.cli.main import main as fttui
 from fttui.tui.connection.factory import open_session
 from fttui.tui.view_model.connection_port import Link
+from tests.support.matrix import in_part
 from tests.support.training import Script, play, read_records
 from tests.unit.tui.app.driving import text_of, until
 
@@ -73,7 +74,7 @@ def test_every_event_is_understood(name: str) -> None:
     assert kinds == FACTS["runs"][name]["kinds"]
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", in_part(RUNS, ["sft"]))
 async def test_the_app_opens_the_run_and_shows_every_screen(name: str, folder: Path) -> None:
     run = RunDirectory(folder / name)
     facts = FACTS["runs"][name]

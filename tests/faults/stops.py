@@ -34,7 +34,7 @@ by its end: it would train a step."""
     "Hugging Face: a signal while loading kills the process without a word",
 )
 def stop_while_loading(box: Box) -> Figures:
-    trials = box.count(3, 40)
+    trials = box.count(2, 40)
     loads_s = _seconds_to_load(box) if box.long else 4.0
     waits, early = [], 0
     for number in range(trials):

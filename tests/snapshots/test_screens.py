@@ -162,9 +162,10 @@ TIGHT = [
 """Scenes whose look at 80 × 24 is no smaller copy of the one at 120 × 40."""
 ALSO_AS_TEXT = {
     "report", "checkpoints", "interventions", "samples", "log", "time-axis", "counting", "typed",
+    "confirm-stop", "viewer", "zoomed-log",
     "prompt-error", "sent",
 }  # fmt: skip
-"""Scenes whose words at 120 × 40 are compared in `test_texts` or by tests of the app."""
+"""Scenes whose words are compared in `test_texts`, at 80 × 24, or by tests of the app."""
 
 
 @pytest.mark.parametrize(

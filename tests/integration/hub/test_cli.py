@@ -54,7 +54,14 @@ def loaded_modules(*arguments: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--help",), ("run", "--help"), ("ls",), ("events",), ("ctl", "fly")]
+    "arguments",
+    [
+        ("--help",),
+        pytest.param(("run", "--help"), marks=pytest.mark.long),
+        ("ls",),
+        pytest.param(("events",), marks=pytest.mark.long),
+        ("ctl", "fly"),
+    ],
 )
 def test_reading_commands_load_neither_torch_nor_the_toolkit(
     runs: Path, arguments: tuple[str, ...]

@@ -67,7 +67,7 @@ def test_a_host_that_sends_nonsense_is_named_with_its_error(
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "soon"])
+@pytest.mark.parametrize("text", in_part(["0", "-1", "nan", "inf", "soon"], ["nan", "soon"]))
 def test_a_timeout_is_a_finite_number_of_seconds(text: str) -> None:
     done = fttui("ctl", f"--timeout={text}", "demo", "pause")
     assert done.returncode == 2
