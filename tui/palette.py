@@ -69,4 +69,4 @@ def entry(label: str, words: str, key: str, width: int) -> Content:
     room = max(0, width - len(key) - 2)
     shown = left.truncate(room, ellipsis=True)
     gap = " " * max(2, width - shown.cell_length - len(key))
-    return Content.assemble(shown, gap, assemble((key, ACCENT)))
+    return assemble(shown, gap, (key, ACCENT))

@@ -38,6 +38,7 @@ WRITERS = {
     "tui/cli/preflight/import_config.py": "a new file that the user names",
     "tui/cli/preflight/init_config.py": "a new file that the user names, and a temporary draft",
     "tui/cli/execute.py": "the folder in which watched runs announce themselves",
+    "tui/screens/handlers/sharing.py": "a picture of the screen, in the current folder",
     "tui/preferences.py": "the state folder of the user",
     "tui/cli/temporary_runs/profile.py": "copies traces to a folder that the user names",
     "tui/connection/ssh/hosts.py": "the state folder of the user",

@@ -99,7 +99,7 @@ def _stage(stage: StartStage, now: float, width: int) -> Content:
         pieces.append(assemble(bar(stage.share, width - _LABEL - _TIME - 10), share))
     elif stage.name == IMPORT:
         pieces.append(assemble(("takes a few seconds; the screen works", DIM)))
-    return spread(Content.assemble(*pieces), assemble(took), width)
+    return spread(assemble(*pieces), assemble(took), width)
 
 
 def facts(state: AppState, width: int) -> list[Content]:
@@ -121,7 +121,7 @@ def _packed(pairs: list[tuple[str, str]], width: int) -> list[Content]:
     for name, value in pairs:
         item = assemble((f"{name} ", DIM), value)
         if rows and rows[-1].cell_length + 3 + item.cell_length <= width:
-            rows[-1] = Content.assemble(rows[-1], assemble((" · ", DIM)), item)
+            rows[-1] = assemble(rows[-1], assemble((" · ", DIM)), item)
         else:
             rows.append(item)
     return rows
@@ -141,6 +141,6 @@ def to_try(state: AppState, width: int) -> list[Content]:
         for id_, word in zip(ids, words, strict=True):
             item = assemble((f"{key_of(id_, state)} ", ACCENT), f"{word}   ")
             if row.cell_length + item.cell_length - 3 <= width:
-                row = Content.assemble(row, item)
+                row = assemble(row, item)
         rows.append(row)
     return rows

@@ -10,6 +10,15 @@ from shlex import quote
 
 from textual.widgets import DataTable
 
+from fttui.engine.protocol.commands import (
+    AddNote,
+    GenerateSample,
+    Quarantine,
+    SaveCheckpoint,
+    recorded_command,
+    spec_of,
+)
+
 from ...app_base import AppBase
 from ...text import format as fmt
 from ..tables.table_screen import TableScreen
@@ -50,7 +59,27 @@ def last_command(app: AppBase) -> str | None:
         return None
     host = getattr(app.session, "host", "")
     run = f"{host}:{app.state.run_id}" if host else app.state.run_id
-    return f"fttui ctl {quote(run)} {items[-1].text}"
+    return " ".join(["fttui", "ctl", quote(run), *words_of(items[-1].text)])
+
+
+def words_of(text: str) -> list[str]:
+    """Return a command as it is recorded in words that a shell reads as the same command.
+
+    Notes, prompts and ids are recorded as they are, and may hold anything.
+    """
+    command = recorded_command(text)
+    verb = spec_of(command).verb if command is not None else text.partition(" ")[0]
+    rest = text[len(verb) :].strip()
+    match command:
+        case AddNote() | GenerateSample() | SaveCheckpoint(pin=False):
+            words = [rest] if rest else []
+        case SaveCheckpoint(note=note):
+            words = ["pin", *([note] if note else [])]
+        case Quarantine(ids=ids, lift=lift):
+            words = [*(["lift"] if lift else ["--"]), *ids]
+        case _:
+            words = rest.split()
+    return [*verb.split(), *map(quote, words)]
 
 
 def _copy(app: AppBase) -> None:

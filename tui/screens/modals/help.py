@@ -121,7 +121,7 @@ def blocks_of(
             rows += _wrapped(key, action.help, "", width)
             reason = why_not(action, state) if action.commands else None
             if reason and reason != common:
-                rows += _wrapped(Content(" " * (_KEY + 1)), reason, f"{WATCH} dim", width)
+                rows += _wrapped(plain(" " * (_KEY + 1)), reason, f"{WATCH} dim", width)
         blocks.append(rows)
     return blocks
 
@@ -135,9 +135,9 @@ def _wrapped(first: Content, text: str, style: str, width: int) -> list[Content]
             line = word
         else:
             line = f"{line} {word}".strip()
-    starts = [first, *[Content(" " * (_KEY + 1))] * len(rows)]
+    starts = [first, *[plain(" " * (_KEY + 1))] * len(rows)]
     parts = [assemble((row, style) if style else row) for row in (*rows, line)]
-    return [Content.assemble(start, part) for start, part in zip(starts, parts, strict=True)]
+    return [assemble(start, part) for start, part in zip(starts, parts, strict=True)]
 
 
 def side_by_side(blocks: Sequence[list[Content]], columns: int, width: int) -> list[Content]:
@@ -154,12 +154,9 @@ def side_by_side(blocks: Sequence[list[Content]], columns: int, width: int) -> l
             at += 1
         held[at] += [*([Content("")] if held[at] else []), *block]
     tallest = max(map(len, held), default=0)
-    return [
-        Content.assemble(*(_padded(column, row, width) for column in held))
-        for row in range(tallest)
-    ]
+    return [assemble(*(_padded(column, row, width) for column in held)) for row in range(tallest)]
 
 
 def _padded(column: list[Content], row: int, width: int) -> Content:
     found = column[row] if row < len(column) else Content("")
-    return Content.assemble(found, " " * max(0, width - found.cell_length))
+    return assemble(found, " " * max(0, width - found.cell_length))

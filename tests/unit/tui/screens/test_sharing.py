@@ -8,6 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from fttui.engine.protocol.commands import (
+    AddNote,
+    AnyCommand,
+    GenerateSample,
+    Quarantine,
+    Rollback,
+    SaveCheckpoint,
+    ScaleLr,
+    Stop,
+    describe_command,
+    parse_command,
+)
 from fttui.tui.screens.handlers import sharing
 
 SVG = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><path d="M0 0h9v9z"/></svg>'
@@ -41,3 +53,26 @@ def test_an_installed_program_makes_the_png(tmp_path: Path) -> None:
     svg.write_text(SVG)
     assert sharing.with_png(svg) == f"saved {svg} and a.png"
     assert svg.with_suffix(".png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ScaleLr(factor=0.5),
+        Rollback(checkpoint="step-5", lr_scale=0.5, skip=3),
+        AddNote(text="half of $(rm -rf ~) `x` 'y'"),
+        GenerateSample(prompt="a; b && c"),
+        SaveCheckpoint(note="before $HOME"),
+        SaveCheckpoint(pin=True, note="best | one"),
+        SaveCheckpoint(pin=True),
+        Quarantine(ids=("a b", "$(c)")),
+        Quarantine(ids=("x",), lift=True),
+        Stop(save=False),
+    ],
+)
+def test_a_shell_reads_the_copied_command_as_the_one_that_was_sent(command: AnyCommand) -> None:
+    line = " ".join(sharing.words_of(describe_command(command)))
+    done = subprocess.run(
+        ["sh", "-c", f'printf "%s\\\\0" {line}'], capture_output=True, text=True, check=True
+    )
+    assert parse_command(done.stdout.split("\0")[:-1]) == command
