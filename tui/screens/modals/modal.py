@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar, cast
 
 from textual.await_complete import AwaitComplete
-from textual.command import CommandPalette
+from textual.command import CommandPalette, SearchIcon
 from textual.screen import ModalScreen
 
 from ...app_base import AppBase
@@ -47,6 +47,10 @@ class Modal(ModalScreen[_Answer]):
 
 class Palette(CommandPalette):
     """The command palette, which ignores keys arriving after it was closed."""
+
+    def on_mount(self) -> None:
+        """Mark the input by a sign that every terminal has; Textual's is an emoji."""
+        self.query_one(SearchIcon).icon = ">"
 
     def dismiss(self, result: None = None) -> AwaitComplete:
         """Close the palette, unless it was closed before."""
