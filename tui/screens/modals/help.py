@@ -154,7 +154,10 @@ def side_by_side(blocks: Sequence[list[Content]], columns: int, width: int) -> l
             at += 1
         held[at] += [*([Content("")] if held[at] else []), *block]
     tallest = max(map(len, held), default=0)
-    return [assemble(*(_padded(column, row, width) for column in held)) for row in range(tallest)]
+    return [
+        assemble(*(_padded(column, row, width) for column in held[:-1]), _padded(held[-1], row, 0))
+        for row in range(tallest)
+    ]
 
 
 def _padded(column: list[Content], row: int, width: int) -> Content:
