@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -38,6 +39,10 @@ from tests.support.session_double import FakeSession, Script, eventful, live_spi
 
 CELL = (8, 16)
 """Pixels of a cell."""
+FONT_SIZE = 13.29
+"""Pixels; a sign of DejaVu Sans Mono is then as wide as a cell."""
+_WORD = re.compile("[^\\s\u2800-\u28ff]+")
+"""Signs that are drawn as text: neither spaces nor braille."""
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a braille character."""
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
@@ -91,20 +96,32 @@ def _svg(app: FttuiApp) -> str:
 def _drawn(rows: Sequence[Iterable[Segment]], size: tuple[int, int], ground: str) -> str:
     """Rows of cells, each at its place: no font's widths can shift a curve."""
     width, height = size
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * CELL[0]}" '
-        f'height="{height * CELL[1]}" font-family="DejaVu Sans Mono" font-size="13">',
-        f'<rect width="100%" height="100%" fill="{ground}"/>',
-    ]
+    parts = [opening(width, height), f'<rect width="100%" height="100%" fill="{ground}"/>']
     for y, row in enumerate(rows):
-        x = 0
-        for text, style, _ in row:
-            parts += _segment(text, style or Style(), x * CELL[0], y * CELL[1])
-            x += cell_len(text)
+        parts.append(f'<g transform="translate(0 {y * CELL[1]})">{row_of(row)}</g>')
     return "\n".join([*parts, "</svg>"])
 
 
-def _segment(text: str, style: Style, x: float, y: float) -> Iterator[str]:
+def opening(width: int, height: int) -> str:
+    """The opening tag of a picture of so many cells."""
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * CELL[0]}" '
+        f'height="{height * CELL[1]}" font-family="DejaVu Sans Mono, monospace" '
+        f'font-size="{FONT_SIZE}">'
+    )
+
+
+def row_of(row: Iterable[Segment]) -> str:
+    """A row of cells, with its upper edge at y = 0."""
+    parts: list[str] = []
+    x = 0
+    for text, style, _ in row:
+        parts += _segment(text, style or Style(), x * CELL[0])
+        x += cell_len(text)
+    return "".join(parts)
+
+
+def _segment(text: str, style: Style, x: float) -> Iterator[str]:
     colour, ground = (
         c.get_truecolor(SVG_EXPORT_THEME).hex if c and not c.is_default else ""
         for c in (style.color, style.bgcolor)
@@ -113,23 +130,25 @@ def _segment(text: str, style: Style, x: float, y: float) -> Iterator[str]:
         colour, ground = ground or "#000000", colour or "#e0e0e0"
     if ground:
         width = cell_len(text) * CELL[0]
-        yield f'<rect x="{x}" y="{y}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
+        yield f'<rect x="{x}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
     look = f'fill="{colour or "#e0e0e0"}"' + (' font-weight="bold"' if style.bold else "")
     look += ' fill-opacity="0.65"' if style.dim else ""
-    for at, char in enumerate(text):
-        left = x + at * CELL[0]
-        if 0x2800 < ord(char) < 0x2900:
-            yield from _dots(ord(char) - 0x2800, left, y, look)
-        elif not char.isspace():
-            yield f'<text x="{left}" y="{y + 12.5}" {look}>{escape(char)}</text>'
+    places = [(x + at * CELL[0], char) for at, char in enumerate(text)]
+    dots = "".join(dot for left, char in places for dot in _dots(ord(char) - 0x2800, left))
+    if dots:
+        yield f'<path d="{dots}" stroke-width="2" {look.replace("fill", "stroke")}/>'
+    for word in _WORD.finditer(text):
+        left, wide = x + cell_len(text[: word.start()]) * CELL[0], cell_len(word[0]) * CELL[0]
+        long = f' textLength="{wide}"' if len(word[0]) > 1 else ""
+        yield f'<text x="{left:g}" y="12.5"{long} {look}>{escape(word[0])}</text>'
 
 
-def _dots(bits: int, x: float, y: float, look: str) -> Iterator[str]:
-    """A braille character, dot by dot."""
-    for bit, (column, row) in enumerate(DOTS):
+def _dots(bits: int, x: float) -> Iterator[str]:
+    """A braille character, dot by dot, as parts of a path; nothing for any other character."""
+    for bit, (column, row) in enumerate(DOTS if 0 < bits < 0x100 else ()):
         if bits >> bit & 1:
-            cx, cy = x + CELL[0] * (0.25 + column / 2), y + CELL[1] * (0.125 + row / 4)
-            yield f'<rect x="{cx - 1}" y="{cy - 1}" width="2" height="2" {look}/>'
+            cx, cy = x + CELL[0] * (0.25 + column / 2), CELL[1] * (0.125 + row / 4)
+            yield f"M{cx - 1:g} {cy:g}h2"
 
 
 def _save(svg: str, file: Path) -> None:
