@@ -102,13 +102,13 @@ def scenes(records: Sequence[Record]) -> Iterator[Scene]:
     before = [step for after, step in newest if not after and step >= FIRST]
     for step in before:
         wild = newest[False, step] > asked
-        if wild or step % 3 == 0:
-            yield Scene(newest[False, step], 0.3 if wild else 0.12)
+        if step % (2 if wild else 4) == 0:
+            yield Scene(newest[False, step], 0.4 if wild else 0.2)
     yield Scene(back - 1, 2.2, ("R",))
     yield Scene(back + 1, 1.2, ("escape",))
     after = [step for late, step in newest if late]
-    for step in after[1::2]:
-        yield Scene(newest[True, step], 0.16)
+    for step in after[3::4]:
+        yield Scene(newest[True, step], 0.3)
     yield Scene(len(records), 4.0)
 
 
@@ -154,9 +154,9 @@ async def animate(records: Sequence[Record], theme: str) -> str:
     async with player.app.run_test(size=SIZE) as pilot:
         for scene in scenes(records):
             await player.show(pilot, scene)
+            ground = player.app.theme_variables["background"]
             strips = player.app.screen._compositor.render_strips()
-            frames.append(([row_of(strip) for strip in strips], scene.seconds))
-        ground = player.app.theme_variables["background"]
+            frames.append(([row_of(strip, ground) for strip in strips], scene.seconds))
     return animated(frames, SIZE, ground)
 
 

@@ -98,7 +98,7 @@ def _drawn(rows: Sequence[Iterable[Segment]], size: tuple[int, int], ground: str
     width, height = size
     parts = [opening(width, height), f'<rect width="100%" height="100%" fill="{ground}"/>']
     for y, row in enumerate(rows):
-        parts.append(f'<g transform="translate(0 {y * CELL[1]})">{row_of(row)}</g>')
+        parts.append(f'<g transform="translate(0 {y * CELL[1]})">{row_of(row, ground)}</g>')
     return "\n".join([*parts, "</svg>"])
 
 
@@ -111,24 +111,24 @@ def opening(width: int, height: int) -> str:
     )
 
 
-def row_of(row: Iterable[Segment]) -> str:
-    """A row of cells, with its upper edge at y = 0."""
+def row_of(row: Iterable[Segment], ground: str) -> str:
+    """A row of cells on a picture of the colour `ground`, with its upper edge at y = 0."""
     parts: list[str] = []
     x = 0
-    for text, style, _ in row:
-        parts += _segment(text, style or Style(), x * CELL[0])
+    for text, style, _ in Segment.simplify(row):
+        parts += _segment(text, style or Style(), x * CELL[0], ground)
         x += cell_len(text)
     return "".join(parts)
 
 
-def _segment(text: str, style: Style, x: float) -> Iterator[str]:
+def _segment(text: str, style: Style, x: float, behind: str) -> Iterator[str]:
     colour, ground = (
         c.get_truecolor(SVG_EXPORT_THEME).hex if c and not c.is_default else ""
         for c in (style.color, style.bgcolor)
     )
     if style.reverse:
         colour, ground = ground or "#000000", colour or "#e0e0e0"
-    if ground:
+    if ground and ground.lower() != behind.lower():
         width = cell_len(text) * CELL[0]
         yield f'<rect x="{x}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
     look = f'fill="{colour or "#e0e0e0"}"' + (' font-weight="bold"' if style.bold else "")

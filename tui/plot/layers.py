@@ -207,8 +207,12 @@ def _trace(part: Stretch, x: tuple[float, float], columns: int, axis: Axis, curv
         return Trace()
     share = (high - low) / (x[1] - x[0])
     edges = np.linspace(low, high, max(1, math.ceil(columns * share)) + 1)
-    trace = part.series.trace_between(steps_at(edges - (shift if ruler else 0.0), ruler))
-    trace = _band(trace, part.branch.curves.get(curve.to)) if curve.to else trace
+    steps = steps_at(edges - (shift if ruler else 0.0), ruler)
+    trace = part.series.trace_between(steps)
+    if curve.to:
+        trace = _band(trace, part.branch.curves.get(curve.to))
+    elif not curve.dots:
+        trace = _with_ends(trace, part, float(steps[0]), float(steps[-1]))
     return trace if ruler is None else _moved(trace, ruler, shift)
 
 
@@ -244,6 +248,22 @@ def _stairs(trace: Trace) -> Trace:
         yield run[-1]
 
     return replace(trace, runs=tuple(tuple(kept(run)) for run in trace.runs))
+
+
+def _with_ends(trace: Trace, part: Stretch, first: float, last: float) -> Trace:
+    """Return the trace with the points at which the stretch forks, which thinning may drop.
+
+    `first` and `last` are the steps between which the trace was taken.
+    """
+    if not trace.runs:
+        return trace
+    start, end = part.series.point_at(part.x0), part.series.point_at(part.x1)
+    runs = list(trace.runs)
+    if start and math.isfinite(start[1]) and first <= start[0] == part.x0 < runs[0][0][0]:
+        runs[0] = (start, *runs[0])
+    if end and math.isfinite(end[1]) and last >= end[0] == part.x1 > runs[-1][-1][0]:
+        runs[-1] = (*runs[-1], end)
+    return replace(trace, runs=tuple(runs))
 
 
 def _moved(trace: Trace, ruler: Series, shift: float) -> Trace:

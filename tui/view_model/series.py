@@ -169,6 +169,11 @@ class Series:
         index = int(self.xs.searchsorted(x, side="right")) - 1
         return float(self.ys[index]) if index >= 0 else None
 
+    def point_at(self, x: float) -> Point | None:
+        """Return the point at x, or the nearest earlier one; None if there is none."""
+        index = int(self.xs.searchsorted(x, side="right")) - 1
+        return (float(self.xs[index]), float(self.ys[index])) if index >= 0 else None
+
     def tail(self, amount: int) -> list[float]:
         """Return the newest `amount` values of the curve, or all if it has fewer, oldest first."""
         return [float(y) for y in self.ys[max(0, self._length - amount) :]]

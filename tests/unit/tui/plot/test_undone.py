@@ -9,7 +9,7 @@ import pytest
 
 from fttui.tui.plot import raster
 from fttui.tui.plot.frame import GUTTER, LOOKS, framed, signs_of
-from fttui.tui.plot.layers import PlotPicture, YAxis, picture
+from fttui.tui.plot.layers import Curve, PlotPicture, YAxis, picture
 from fttui.tui.plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, Panel
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.axis import Axis
@@ -140,6 +140,17 @@ def test_a_new_timeline_is_joined_to_the_step_it_continues_from(axis: Axis, join
     places = [x for x, _ in live.runs[1]]
     before = live.runs[0][-1][0]
     assert (places[0] == before) is joined
+
+
+@pytest.mark.parametrize("columns", [7, 20, 60, 300])
+def test_thinning_leaves_no_gap_where_a_timeline_forks(columns: int) -> None:
+    script = Script().start().run().train(500).rollback("a", 301).train(200)
+    run = _state(script).run
+    drawn = picture(run.branches, [Curve("grad_norm", "live")], (0, 501), columns)
+    old, live = drawn.layers
+    assert [run[0][0] for run in old.runs] == [301]
+    assert live.runs[0][-1] == live.runs[1][0]
+    assert live.runs[1][0][0] == 301
 
 
 def test_settings_are_drawn_as_stairs() -> None:
