@@ -25,7 +25,7 @@ from textual.pilot import Pilot
 
 from fttui.engine.protocol.codec import decode_readable
 from fttui.engine.protocol.commands import ScaleLr
-from fttui.engine.protocol.events import CommandApplied, Record, RolledBack
+from fttui.engine.protocol.events import CommandApplied, Record, RolledBack, StepFinished
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
@@ -113,11 +113,13 @@ def scenes(records: Sequence[Record]) -> Iterator[Scene]:
 
 
 def read(run: RunDirectory) -> list[Record]:
-    """The records of a run."""
+    """The records of a run up to its last step."""
     reader, found = FrameReader(run.journal), []
     while frames := reader.read(1 << 20):
         found += [decode_readable(payload) for _, payload in frames]
-    return [entry for entry in found if entry is not None]
+    known = [entry for entry in found if entry is not None]
+    last = max(n for n, entry in enumerate(known) if isinstance(entry.event, StepFinished))
+    return known[: last + 1]
 
 
 class Player:

@@ -63,6 +63,8 @@ class YScale:
         above: Floats = (ys - self.low) / (self.high - self.low)
         if self.top is None:
             return above
+        if ys.max(initial=self.low) <= self.high:
+            return above * self.main_share
         span = self.high - self.low
         excess = np.log1p(np.maximum(ys - self.high, 0.0) / span)
         most = np.log1p((self.top - self.high) / span)
@@ -122,7 +124,9 @@ def _unexploded(curve: Sequence[float]) -> float:
         return float(ys.max())
     lowest = np.minimum.accumulate(ys)
     excess = ys - lowest
-    limit = np.maximum(EXPLOSION * np.quantile(excess, USUAL), NOTABLE * np.abs(lowest))
+    rank = int(USUAL * (len(ys) - 1))
+    usual = np.partition(excess, rank)[rank]
+    limit = np.maximum(EXPLOSION * usual, NOTABLE * np.abs(lowest))
     return float(ys[excess <= limit].max())
 
 

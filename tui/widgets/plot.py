@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -31,6 +32,8 @@ LEGEND_SIGN = {"raw": "─", "live": "─", "ema": "━", "eval": "●", "clip":
 """The sign before an entry of the title that is the legend of a curve."""
 _TITLE_STYLE = {"raw": "$plot-live"}
 """Styles of legends whose curve is too pale for text."""
+_GAP = "  "
+"""Between the entries of a title."""
 _TITLE_ROOM = 6
 """Cells of the upper border that its title cannot use."""
 UNDONE = "undone"
@@ -52,8 +55,11 @@ class Plot(PlotMouse, can_focus=True):
         self._picture = PlotPicture()
         self._sheet: raster.Sheet | None = None
         self._strips: list[Strip] = []
+        self._painted: raster.Sheet | None = None
+        """The cells that the strips show."""
+        self._styles: list[Style] = []
         self._narrow: tuple[Region, ...] = ()
-        self._shown_title: Content | None = None
+        self._shown_title: tuple[str, list[Entry]] | None = None
         self._shown_subtitle = ""
 
     def refresh(
@@ -91,10 +97,7 @@ class Plot(PlotMouse, can_focus=True):
     def show(self, state: AppState) -> None:
         """Draw the state, unless the result would look the same."""
         self._state = state
-        self._title(
-            fitting_title(self.panel, state, self.outer_size.width - _TITLE_ROOM),
-            self.panel.subtitle(state),
-        )
+        self._title(state)
         key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
         if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
@@ -103,12 +106,14 @@ class Plot(PlotMouse, can_focus=True):
         if self._draw(state):
             self._paint()
 
-    def _title(self, title: Content, subtitle: str) -> None:
+    def _title(self, state: AppState) -> None:
         frame = self.outer_size
         above = Region(-1, -1, frame.width, 1)
+        name, subtitle = self.panel.name_in(state), self.panel.subtitle(state)
+        title = (name, fitting_entries(name, self.panel.entries(state), frame.width - _TITLE_ROOM))
         if title != self._shown_title:
             self._shown_title, self._narrow = title, (above,)
-            self.border_title = title
+            self.border_title = _assembled(*title)
         if subtitle != self._shown_subtitle:
             self._shown_subtitle = subtitle
             self._narrow = (above.translate((0, frame.height - 1)),)
@@ -172,30 +177,40 @@ class Plot(PlotMouse, can_focus=True):
         if not self._looks:
             look_up = self.screen.get_component_rich_style
             self._looks = {look: look_up(f"plot--{look}") for look in (*LOOKS, UNDONE)}
+            self._styles = self._cell_styles()
+            self._painted = None
         before = self._strips
         width, height = self.content_size
-        sheet = self._sheet
+        sheet, painted = self._sheet, self._painted
         if sheet is None:
             why = self.panel.empty if self._picture.empty else "not enough height to draw"
             hint = Segment(why.center(width), self._looks["axis"])
             above = [Strip.blank(width, self._looks["axis"])] * (height // 2)
             self._strips = [*above, Strip([hint])]
         else:
-            styles = [self._looks[look] for look in LOOKS]
-            shade = Style(bgcolor=self._looks[UNDONE].bgcolor)
-            styles += [style + shade for style in styles]
-            blank = self._looks["axis"]
+            same = [False] * len(sheet.chars) if painted is None else _same_rows(sheet, painted)
             self._strips = [
-                Strip(_segments(chars, looks, styles)).adjust_cell_length(width, blank)
-                for chars, looks in zip(sheet.chars, sheet.layers, strict=True)
+                before[row] if kept else self._strip(sheet, row, width)
+                for row, kept in enumerate(same)
             ]
+        self._painted = sheet
         if len(before) != len(self._strips):
             self.refresh()
             return
         pairs = enumerate(zip(before, self._strips, strict=True))
-        changed = [Region(0, y, width, 1) for y, (old, new) in pairs if old != new]
+        changed = [Region(0, y, width, 1) for y, (a, b) in pairs if a is not b and a != b]
         if changed:
             self.refresh(*changed)
+
+    def _cell_styles(self) -> list[Style]:
+        """Return the styles of all looks, then those of the same looks on the shade of a span."""
+        styles = [self._looks[look] for look in LOOKS]
+        shade = Style(bgcolor=self._looks[UNDONE].bgcolor)
+        return [*styles, *(style + shade for style in styles)]
+
+    def _strip(self, sheet: raster.Sheet, row: int, width: int) -> Strip:
+        segments = _segments(sheet.chars[row], sheet.layers[row], self._styles)
+        return Strip(segments).adjust_cell_length(width, self._looks["axis"])
 
     def render_line(self, y: int) -> Strip:
         """Return one line of the plot's cells, as Textual asks for it."""
@@ -211,6 +226,15 @@ class Plot(PlotMouse, can_focus=True):
             self._paint()
 
 
+def _same_rows(sheet: raster.Sheet, other: raster.Sheet) -> list[bool]:
+    """Return which rows of two sheets have the same cells; none if their sizes differ."""
+    if sheet.chars.shape != other.chars.shape:
+        return [False] * len(sheet.chars)
+    same = (sheet.chars == other.chars) & (sheet.layers == other.layers)
+    found: list[bool] = np.all(same, axis=1).tolist()
+    return found
+
+
 def _segments(
     chars: NDArray[np.uint32], looks: NDArray[np.int16], styles: Sequence[Style]
 ) -> list[Segment]:
@@ -220,30 +244,37 @@ def _segments(
     return [Segment(text[a:b], styles[looks[a]]) for a, b in pairwise(cuts)]
 
 
-def fitting_title(panel: Panel, state: AppState, room: int) -> Content:
-    """Return the title of a plot within `room` cells: its name, and the legends of its curves.
+def fitting_entries(name: str, entries: Sequence[Entry], room: int) -> list[Entry]:
+    """Return the entries of a title as they fit into `room` cells beside the name of the plot.
 
-    Without the room, entries are shortened or left out as their `brief` says, the last one first. A
-    title that is too long even then is returned as it is.
+    Without the room, entries are shortened and left out as they say, the last ones first. What is
+    still too long is cut by the border.
     """
-    name, entries = panel.name_in(state), panel.entries(state)
-    title = _assembled(name, entries)
-    for shortened in range(len(entries) - 1, -1, -1):
-        if title.cell_length <= room:
+    found = list(entries)
+    length = cell_len(name) + sum(_cells(entry) for entry in found)
+    for index in range(len(found) - 1, -1, -1):
+        if length <= room:
             break
-        brief = entries[shortened].brief
+        entry, brief = found[index], found[index].brief
         if brief is not None:
-            entries[shortened] = replace(entries[shortened], text=brief)
-            title = _assembled(name, entries)
-    return title
+            found[index] = replace(entry, text=brief)
+            length += _cells(found[index]) - _cells(entry)
+    return found
+
+
+def _cells(entry: Entry) -> int:
+    return len(_GAP) + cell_len(_worded(entry)) if entry.text else 0
+
+
+def _worded(entry: Entry) -> str:
+    sign = LEGEND_SIGN.get(entry.look, "")
+    return f"{sign} {entry.text}" if sign else entry.text
 
 
 def _assembled(name: str, entries: Sequence[Entry]) -> Content:
     pieces: list[Piece] = [(name, "bold")]
     for entry in entries:
         if entry.text:
-            sign = LEGEND_SIGN.get(entry.look, "")
-            text = f"{sign} {entry.text}" if sign else entry.text
             style = _TITLE_STYLE.get(entry.look, f"$plot-{entry.look}") if entry.look else DIM
-            pieces += ["  ", (text, style)]
+            pieces += [_GAP, (_worded(entry), style)]
     return assemble(*pieces)
