@@ -47,7 +47,6 @@ from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
-from .train.monitoring.notify import start_notifier
 from .train.session_start import SessionStart
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
@@ -152,7 +151,6 @@ def _session(
         sweep_temporary(run)
     event_log = EventLog(journal_writer, timeline=history.timeline)
     logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
-    notifier = start_notifier(run.id, event_log) if journal_writer else None
     signals.before_forced(lambda: _close_forced(event_log, journal_writer))
     start = SessionStart(
         run,
@@ -170,8 +168,6 @@ def _session(
     if journal_writer is not None:
         ended = _end(start, journal_writer, event_log, ended, unanswered)
         signals.end_with(ended.exit_code)
-    if notifier is not None:
-        notifier.close()
     if early:
         logging.shutdown()
         signals.leave(ended.exit_code)  # threads of a library may still load

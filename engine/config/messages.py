@@ -115,15 +115,18 @@ def _describe(info: inspect.Type) -> str:
         case inspect.LiteralType(values=values):
             words = ", ".join(str(value) for value in values)
             return f"one of {words}" if len(values) > 1 else f"'{words}'"
-        case inspect.ListType() | inspect.TupleType():
-            return _describe_list(info)
+        case inspect.ListType() | inspect.TupleType() | inspect.Metadata():
+            return _describe_compound(info)
         case inspect.UnionType(types=types):
             return " or ".join(_describe(one) for one in types)
     simple = {inspect.BoolType: "true or false", inspect.StrType: "text", inspect.NoneType: "null"}
     return simple.get(type(info), "a mapping")
 
 
-def _describe_list(info: inspect.ListType | inspect.TupleType) -> str:
+def _describe_compound(info: inspect.ListType | inspect.TupleType | inspect.Metadata) -> str:
+    if isinstance(info, inspect.Metadata):
+        examples = (info.extra_json_schema or {}).get("examples", [])
+        return _describe(info.type) + "".join(f" such as '{one}'" for one in examples[:1])
     if isinstance(info, inspect.TupleType):
         return f"[{', '.join(map(_describe, info.item_types))}]"
     item = _describe(info.item_type)

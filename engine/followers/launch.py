@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import subprocess
+from importlib.util import find_spec
 
 from ..config.schema import RunConfig
 from ..run.processes.background import start_in_background
 from ..run.run_dir import RunDirectory
+from .alerts.addresses import has_addresses
+from .alerts.sender import INSTALL
 
 log = logging.getLogger(__name__)
 _TRACKERS = "fttui.engine.followers.trackers"
+_ALERTS = "fttui.engine.followers.alerts"
 
 
 def launch_followers(run: RunDirectory, config: RunConfig) -> None:
@@ -19,6 +23,12 @@ def launch_followers(run: RunDirectory, config: RunConfig) -> None:
     for tracker in dict.fromkeys(config.trackers):
         arguments = [folder, "--to", tracker, "--follow", "--wait"]
         _start(run, _TRACKERS, arguments, f"tracker-{tracker}.log")
+    if not has_addresses():
+        return
+    if find_spec("apprise") is None:
+        log.warning("no messages are sent, because apprise is missing: %s", INSTALL)
+        return
+    _start(run, _ALERTS, [folder], "alerts.log")
 
 
 def _start(run: RunDirectory, module: str, arguments: list[str], log_name: str) -> None:

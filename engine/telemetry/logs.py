@@ -118,9 +118,3 @@ def line_of(record: logging.LogRecord) -> str:
     if record.exc_info and record.exc_info[1] is not None:
         lines += traceback.format_exception_only(record.exc_info[1])[-1].strip().splitlines()[:1]
     return " · ".join(line.strip() for line in lines if line.strip())
-
-
-def silence(name: str) -> None:
-    """Keep the messages of a library's logger out of the logs of the run."""
-    logger = logging.getLogger(name)
-    logger.propagate = False

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..config.schema import RunConfig
 from ..errors import TrainingFailed
+from ..followers.launch import launch_followers
 from ..hub.launch import launch_hub
 from ..protocol.events import RunEnded, RunStarted
 from ..protocol.states import RunState
@@ -33,7 +34,6 @@ from ..train.control.run_end import accepted_since, end_run
 from ..train.control.unanswered import UnansweredCommands
 from ..train.event_log import EventLog
 from ..train.journal_writer import JournalWriter
-from ..train.monitoring.notify import Notifier, start_notifier
 from .checkpoint_plan import CheckpointPlan, plan_checkpoints
 from .script_config import command_line, resolved_text, script_path
 
@@ -80,10 +80,10 @@ class ScriptRun:
             CallbackHandler(self.event_log.log, logging.WARNING),
             log_file(self.run.logs / "rank-0.log"),
         ]
-        self._notifier: Notifier | None = start_notifier(self.run.id, self.event_log)
         for handler in self._handlers:
             logging.getLogger("fttui").addHandler(handler)
         self._mark()
+        launch_followers(self.run, config)
         self.event_log.record(self.started)
         atexit.register(self._end_unfinished)
 
@@ -113,8 +113,6 @@ class ScriptRun:
         for handler in self._handlers:
             logging.getLogger("fttui").removeHandler(handler)
             handler.close()
-        if self._notifier is not None:
-            self._notifier.close()
 
     def _conclude(self, ended: RunEnded) -> None:
         """Give an outcome to commands that the trainer has not answered."""

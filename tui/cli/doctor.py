@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ..text.format import plural, size
 from .options import Commands, say
+from .outward.relay import relay_lines
 from .preflight.training_packages import INSTALL, TRAIN, fits, installed, unusable
 
 _CORE = ("fttui", "textual", "pyzmq", "msgspec")
@@ -41,10 +42,18 @@ def add_commands(commands: Commands) -> None:
     parser = commands.add_parser(
         "doctor", help="check this machine: packages, GPUs, sockets, terminal"
     )
+    parser.add_argument(
+        "--notify",
+        action="store_true",
+        help="only send a test message to the addresses in $FTTUI_NOTIFY_URLS or "
+        "~/.config/fttui/notify-urls",
+    )
     parser.set_defaults(handler=_doctor)
 
 
-def _doctor(_options: argparse.Namespace) -> int:
+def _doctor(options: argparse.Namespace) -> int:
+    if options.notify:
+        return relay_lines([sys.executable, "-P", "-m", "fttui.engine.followers.alerts", "--test"])
     bad = 0
     for finding in findings():
         bad += finding.level == "bad"

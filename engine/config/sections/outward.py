@@ -13,6 +13,8 @@ Tracker = Literal["wandb", "tensorboard", "mlflow", "trackio", "swanlab"]
 AlertKind = Literal["finished", "failed", "halted", "alarm", "recovery", "stalled", "disk"]
 """What people can be told about."""
 
+_TIMES = r"^([01]?[0-9]|2[0-3]):[0-5][0-9]-([01]?[0-9]|2[0-3]):[0-5][0-9]$"
+
 
 class HubConfig(Section, frozen=True, kw_only=True):
     """The process that serves viewers of the run."""
@@ -55,7 +57,7 @@ class AlertsConfig(Section, frozen=True, kw_only=True):
     minutes, while the run trains."""
     disk_gib: NonNegative = 5.0
     """disk: free space in GiB below which the disk of the run folder is nearly full."""
-    quiet: str | None = None
+    quiet: Annotated[str, Meta(pattern=_TIMES, examples=["22:00-07:00"])] | None = None
     """Local time in which only `failed`, `halted` and `disk` are sent at once, such as
     `22:00-07:00`; what else happens is sent as one message when it ends. null: none."""
     most_per_hour: Count = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class PlaceInRun(msgspec.Struct, frozen=True, kw_only=True):
     """Where in a run something happened."""
 
     seq: int
@@ -16,14 +16,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     timeline: int
 
 
-class Points(Place, frozen=True, kw_only=True):
+class Points(PlaceInRun, frozen=True, kw_only=True):
     """The values of several metrics at one step."""
 
     metrics: dict[str, float]
     """Values by the metrics' names in trackers, such as `train/loss`; NaN and infinity occur."""
 
 
-class Note(Place, frozen=True, kw_only=True):
+class Note(PlaceInRun, frozen=True, kw_only=True):
     """An event in words: an intervention, an alarm, a checkpoint."""
 
     kind: str
@@ -33,7 +33,7 @@ class Note(Place, frozen=True, kw_only=True):
     """Whether a person should look at it soon."""
 
 
-class Sample(Place, frozen=True, kw_only=True):
+class Sample(PlaceInRun, frozen=True, kw_only=True):
     """A text that was generated with the weights of the step."""
 
     prompt: str

@@ -9,15 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from ...config.schema import TrackingConfig
-from ...config.yaml_tree import parse_yaml
 from ...errors import FttuiError
 from ...run.folder.links import require_plain
-from ...run.folder.open_folder import read_plain
-from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
+from ...run.run_dir import RunDirectory
 from ..quiet import masked
+from ..run_config import config_of
 from .deliveries import RunFacts
 from .sink import Count, Sink
 
@@ -149,25 +146,3 @@ def facts_of(run: RunDirectory) -> RunFacts:
     seed = f"{identity.id}\n{identity.created}\n{identity.host}"
     key = hashlib.sha256(seed.encode()).hexdigest()[:16]
     return RunFacts(id=identity.id, key=key, created=identity.created, config=config_of(run))
-
-
-def config_of(run: RunDirectory) -> dict[str, object]:
-    """Return the resolved configuration of a run as plain values, whatever version wrote it.
-
-    Raises:
-        FttuiError: it cannot be read.
-    """
-    try:
-        text = read_plain(run.config, SMALL_FILE_BYTES).decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise FttuiError(f"the configuration of {run.id} cannot be read: {error}") from None
-    plain = parse_yaml(text, run.config.name, []).plain()
-    return plain if isinstance(plain, dict) else {}
-
-
-def tracking_of(config: dict[str, object]) -> TrackingConfig:
-    """Return the section `tracking` of a configuration; the defaults if it has no valid one."""
-    try:
-        return msgspec.convert(config.get("tracking", {}), TrackingConfig)
-    except msgspec.ValidationError:
-        return TrackingConfig()

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import subprocess
 import sys
-from collections.abc import Sequence
-from contextlib import contextmanager
-from types import FrameType
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from fttui.engine.config.schema import Tracker
-from fttui.engine.errors import FttuiError
 from fttui.engine.run.folder.links import require_plain
 
-from ..options import Commands, add_run, chosen_run, say
+from ..options import Commands, add_run, chosen_run
 from ..preflight.extras import require_tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from .relay import relay_lines
 
 _DESCRIPTION = """\
 Deliver what a tracker does not hold yet of a run, live or ended, also of one that fttui.watch has
@@ -66,45 +58,3 @@ def _sync(options: argparse.Namespace) -> int:
         if (value := getattr(options, name)) is not None:
             command.append(f"--{name}={value}")
     return relay_lines(command)
-
-
-def relay_lines(command: Sequence[str]) -> int:
-    """Run a command without a terminal, print its lines, and return its exit code.
-
-    Ctrl+C asks it to end, which it does once what it has begun is done.
-
-    Raises:
-        FttuiError: the output of the command cannot be read.
-    """
-    with (
-        subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            start_new_session=True,
-        ) as process,
-        _passed_on(process),
-    ):
-        if process.stdout is None:
-            raise FttuiError("the output of the process cannot be read")
-        for line in process.stdout:
-            say(line.removesuffix("\n"))
-    return process.returncode
-
-
-@contextmanager
-def _passed_on(process: subprocess.Popen[str]) -> Iterator[None]:
-    """Pass the stop signals of this process on to another one."""
-
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        process.terminate()
-
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
