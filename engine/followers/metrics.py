@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import msgspec
-
 from ..protocol.events import AnyEvent, EvalFinished, StepFinished
 
 _SPEED = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s", "skew_s")
 _DEVICE = ("mem_", "rss_", "gpu_", "pcie_")
-_RANKS = {"rank_s": "speed", "rank_mem_bytes": "device"}
-_TASK = ("parts", "extra")
-"""Mappings of a step whose keys are metrics of the task."""
 
 
 def numbers(event: AnyEvent) -> dict[str, float]:
@@ -25,7 +20,9 @@ def numbers(event: AnyEvent) -> dict[str, float]:
         case StepFinished():
             return dict(_of_step(event))
         case EvalFinished(metrics=metrics, seconds=seconds):
-            return {f"eval.{name}": value for name, value in {**metrics, "eval_s": seconds}.items()}
+            return {
+                f"eval.{name}": value for name, value in {**metrics, "seconds": seconds}.items()
+            }
     return {}
 
 
@@ -54,12 +51,3 @@ def grouped(name: str) -> str:
     if stem.startswith(_DEVICE) or stem.startswith("rank_"):
         return f"device/{name}"
     return f"train/{name}"
-
-
-def _fields() -> list[str]:
-    lists = (field.name for field in msgspec.structs.fields(StepFinished))
-    return [name for name in lists if name not in _TASK]
-
-
-COLUMNS = tuple(_fields())
-"""Names of the figures of a step in the order of the event, for tables."""

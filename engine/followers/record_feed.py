@@ -30,10 +30,6 @@ class RecordFeed:
         self.damaged_bytes = 0
         """Bytes of damaged parts that were passed over."""
 
-    def rewind(self) -> None:
-        """Begin again with the first record."""
-        self.__init__(self._run)  # type: ignore[misc]  # every field returns to its first value
-
     def read(self) -> list[Record]:
         """Return the next records, up to some thousands; an empty list if there are none now.
 
@@ -55,6 +51,16 @@ class RecordFeed:
             return []
         self.damaged_bytes = sum(part.size_bytes for part in parts if isinstance(part, DamagedPart))
         return list(self._records(part for part in parts if isinstance(part, bytes)))
+
+    @property
+    def not_read(self) -> list[str]:
+        """What of the journal could not be read, in words."""
+        counted = {
+            "records of kinds that this version of fttui does not know": self.unknown,
+            "frames of the journal that are no records": self.unreadable,
+            "damaged bytes of the journal": self.damaged_bytes,
+        }
+        return [f"{number:,} {what}" for what, number in counted.items() if number]
 
     def _begin_again_if_shorter(self) -> None:
         try:

@@ -35,6 +35,7 @@ WRITERS = {
     "engine/train/monitoring/profiler.py": "traces in a run folder, checked for links before",
     "engine/watch/foreign_state.py": "a checkpoint folder that was just made",
     "engine/watch/script_run.py": "the folder that `fttui exec` has made for its children",
+    "tui/cli/outward/metrics.py": "a new file that the user names",
     "tui/cli/preflight/import_config.py": "a new file that the user names",
     "tui/cli/preflight/init_config.py": "a new file that the user names, and a temporary draft",
     "tui/cli/execute.py": "the folder in which watched runs announce themselves",

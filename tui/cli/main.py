@@ -23,7 +23,7 @@ from . import (
 )
 from .options import Parser, say, warn
 from .output import escaped_output
-from .outward import export, sync
+from .outward import export, prometheus, sync
 from .preflight import import_config, init_config
 from .temporary_runs import lr_find, profile
 
@@ -32,7 +32,7 @@ INTERRUPTED = 130
 _EPILOG = """\
 Without a command, fttui opens the app on the list of runs.
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events, report, export and sync the newest run.
+newest live run, events, report, export, sync and prometheus the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
@@ -97,6 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
         ls,
         export,
         sync,
+        prometheus,
         check,
         data,
         init_config,

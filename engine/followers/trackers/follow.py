@@ -107,10 +107,4 @@ class Follower:
     @property
     def not_read(self) -> list[str]:
         """What of the journal could not be read, in words."""
-        feed = self._feed
-        counted = {
-            "records of kinds that this version of fttui does not know": feed.unknown,
-            "frames of the journal that are no records": feed.unreadable,
-            "damaged bytes of the journal": feed.damaged_bytes,
-        }
-        return [f"{number:,} {what}" for what, number in counted.items() if number]
+        return self._feed.not_read

@@ -12,6 +12,7 @@ from shlex import quote
 from fttui.engine.config.load import read_resolved
 from fttui.engine.config.sections.gguf_formats import TYPES
 from fttui.engine.errors import ConfigError
+from fttui.engine.followers.table import FORMATS
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.identity.content import parse_accepted
@@ -21,6 +22,7 @@ from fttui.engine.run.run_index import find_run
 
 from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from ..preflight.training_packages import require_training_packages
+from .metrics import export_metrics
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
@@ -43,20 +45,7 @@ def add_commands(commands: Commands) -> None:
         nargs="?",
         help="default: the newest run, and its last checkpoint",
     )
-    kind = export.add_mutually_exclusive_group(required=True)
-    merged = "the whole model, for transformers and sentence-transformers"
-    kind.add_argument("--merged", dest="kind", action="store_const", const="merged", help=merged)
-    adapter = "the LoRA adapter only, for peft"
-    kind.add_argument("--adapter", dest="kind", action="store_const", const="adapter", help=adapter)
-    kind.add_argument(
-        "--gguf",
-        metavar="TYPE",
-        nargs="?",
-        const="f16",
-        choices=TYPES,
-        help="one file for llama.cpp and Ollama, with a Modelfile; TYPE is the format of its "
-        f"weights: {', '.join(TYPES)} (default: f16)",
-    )
+    _add_kinds(export)
     export.add_argument(
         "--llama-cpp",
         metavar="DIR",
@@ -64,7 +53,10 @@ def add_commands(commands: Commands) -> None:
         help="folder of llama.cpp, for --gguf (default: $LLAMA_CPP_DIR, else the search path)",
     )
     export.add_argument(
-        "--out", metavar="DIR", type=Path, help="default: exports/ in the run folder"
+        "--out",
+        metavar="DIR",
+        type=Path,
+        help="default: exports/ in the run folder; with --metrics a file",
     )
     export.add_argument(
         "--ema",
@@ -85,7 +77,32 @@ def add_commands(commands: Commands) -> None:
     export.set_defaults(handler=_export)
 
 
+def _add_kinds(export: argparse.ArgumentParser) -> None:
+    """Add the options that say what is written; one of them must be given."""
+    kind = export.add_mutually_exclusive_group(required=True)
+    merged = "the whole model, for transformers and sentence-transformers"
+    kind.add_argument("--merged", dest="kind", action="store_const", const="merged", help=merged)
+    adapter = "the LoRA adapter only, for peft"
+    kind.add_argument("--adapter", dest="kind", action="store_const", const="adapter", help=adapter)
+    kind.add_argument(
+        "--gguf",
+        metavar="TYPE",
+        nargs="?",
+        const="f16",
+        choices=TYPES,
+        help="one file for llama.cpp and Ollama, with a Modelfile; TYPE is the format of its "
+        f"weights: {', '.join(TYPES)} (default: f16)",
+    )
+    kind.add_argument(
+        "--metrics",
+        choices=FORMATS,
+        help="not a checkpoint but the curves: a row for each step of each timeline",
+    )
+
+
 def _export(options: argparse.Namespace) -> int:
+    if options.metrics:
+        return export_metrics(options)
     require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
