@@ -101,7 +101,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "anomaly.recover", "R", "follow advice",
-        "send the first command that the current anomaly's report recommends",
+        "send the gravest command that the reports of the current incident recommend first",
         RUN, ("recover", "rollback"), "confirm",
     ),
     Action(
@@ -326,7 +326,7 @@ def label_of(action: Action, state: AppState) -> str:
     """Return the label of an action in the current state of the run."""
     if action.id == "run.pause" and state.state.held:
         return "resume"
-    if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
+    if action.id == "anomaly.recover" and (command := recommended(state.run.current_incident)):
         return name_of(command)
     return action.label
 
@@ -335,7 +335,7 @@ def spec_now(action: Action, state: AppState) -> CommandSpec | None:
     """Return the specification of the command that the action sends now; None if it sends none."""
     if action.id == "run.pause" and state.state.held:
         return _SPECS["resume"]
-    if action.id == "anomaly.recover" and (command := recommended(state.run.current_anomaly)):
+    if action.id == "anomaly.recover" and (command := recommended(state.run.current_incident)):
         return spec_of(command)
     return _SPECS[action.verbs[0]] if action.verbs else None
 
@@ -360,6 +360,13 @@ def refusal(spec: CommandSpec, state: AppState) -> str | None:
             f"{state.controller} has control; take it over with {key_of('control.toggle', state)}"
         )
     return reason
+
+
+def refusal_of(command: AnyCommand | None, state: AppState) -> str | None:
+    """Return why this viewer cannot send a command now; None if it can."""
+    if command is None:
+        return "this version does not support it"
+    return refusal(spec_of(command), state)
 
 
 def _why_impossible(spec: CommandSpec, state: AppState) -> str | None:
@@ -394,9 +401,9 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "anomaly.recover":
-            anomaly = state.run.current_anomaly
-            if anomaly is None:
-                return "no open anomaly"
-            return None if anomaly.event.ways else "the anomaly's report recommends no command"
+            incident = state.run.current_incident
+            if incident is None:
+                return "no open incident"
+            return None if incident.advice else "no report of the incident recommends a command"
         case _:
             return None

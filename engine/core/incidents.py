@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from .anomaly import INFO, INSTABILITY, Alert
+from ..protocol.thresholds import INCIDENT_STEPS, TRAINING_KINDS
+from .anomaly import INFO, Alert
 
-INCIDENT_STEPS = 50
-"""Two signals at most this many steps apart belong to one incident."""
-TRAINING = INSTABILITY | {"collapse", "dead", "lr_misconfig"}
-"""Kinds that follow from one another: they all concern the weights and their updates."""
+__all__ = ["INCIDENT_STEPS", "Incidents"]
 
 
 class Incidents:
@@ -36,7 +34,7 @@ class Incidents:
         """
         if alert.severity == INFO:
             return ""
-        if alert.kind not in TRAINING:
+        if alert.kind not in TRAINING_KINDS:
             return public_id
         if alert.explained_by:
             if self._odd[0] != alert.step:

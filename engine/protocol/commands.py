@@ -122,6 +122,11 @@ class CommandSpec:
     """Whether a model card lists it, because it changes how the weights are trained."""
     destructive: bool = False
     """Whether it discards work or ends the run, so that a person is asked first."""
+    gravity: int = 0
+    """How grave an anomaly is whose report recommends the command first; 0 for a harmless one.
+
+    Of the first recommendations of several alarms, the gravest is the one to follow.
+    """
     undo: Callable[[AnyCommand, RunSettings], AnyCommand] | None = None
     """Makes the command that restores the settings before it; None when it cannot be undone."""
     slip: Callable[[AnyCommand, LearningRate], str | None] = lambda _command, _now: None
@@ -277,32 +282,32 @@ COMMANDS: tuple[CommandSpec, ...] = (
         help="multiply the LR schedule by FACTOR",
         command=ScaleLr, parse=lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip,
+        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip, gravity=6,
     ),
     CommandSpec(
         verb="lr set", usage="lr set VALUE", title="change the LR",
         help="scale the schedule so that the LR is VALUE now",
         command=SetLr, parse=lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip,
+        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip, gravity=6,
     ),
     CommandSpec(
         verb="lr reset", usage="lr reset", title="reset the LR",
         help="return to the unscaled schedule",
         command=ResetLr, parse=_none(ResetLr), legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr,
+        versioned=True, in_lineage=True, undo=_undo_lr, gravity=6,
     ),
     CommandSpec(
         verb="clip", usage="clip VALUE | pNN | off", title="change the clip",
         help="set the max grad norm: a value, a percentile of recent norms, or off",
         command=SetClip, parse=_parse_clip, legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_clip,
+        versioned=True, in_lineage=True, undo=_undo_clip, gravity=5,
     ),
     CommandSpec(
         verb="pause", usage="pause [release]",
         help="pause before the next micro-batch; release also frees the GPU's memory",
         command=Pause, parse=_flag("release", Pause(), Pause(release=True)),
-        legal=_LIVE, kind="setting", effect="before", urgent=True,
+        legal=_LIVE, kind="setting", effect="before", urgent=True, gravity=2,
     ),
     CommandSpec(
         verb="resume", usage="resume",
@@ -320,21 +325,21 @@ COMMANDS: tuple[CommandSpec, ...] = (
         verb="checkpoint", usage="checkpoint [pin] [NOTE]", title="write a checkpoint",
         help="write a complete checkpoint; a pinned one is never removed",
         command=SaveCheckpoint, parse=_parse_checkpoint,
-        legal=_LIVE, kind="one_shot", effect="here",
+        legal=_LIVE, kind="one_shot", effect="here", gravity=1,
     ),
     CommandSpec(
         verb="rollback", usage="rollback CHECKPOINT|STEP|last [lr=F] [clip=V] [skip=N]",
         title="roll back", help="return exactly to a checkpoint and continue from it",
         command=Rollback, parse=_parse_rollback, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
-        versioned=True, in_lineage=True, destructive=True, slip=lr_slip,
+        versioned=True, in_lineage=True, destructive=True, slip=lr_slip, gravity=8,
     ),
     CommandSpec(
         verb="recover", usage="recover [ID]",
         help="roll back to before an anomaly, skip its data, halve the LR, tighten the clip",
         command=Recover, parse=_parse_recover, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
-        versioned=True, in_lineage=True, destructive=True,
+        versioned=True, in_lineage=True, destructive=True, gravity=9,
     ),
     CommandSpec(
         verb="culprit", usage="culprit [ID]", title="find culprits",
@@ -367,7 +372,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
         verb="skip", usage="skip N", title="skip data",
         help="skip the data of the next N steps",
         command=SkipBatches, parse=lambda a: SkipBatches(steps=count(one(a, "N"), "N")),
-        legal=_LIVE, kind="one_shot", effect="next", in_lineage=True,
+        legal=_LIVE, kind="one_shot", effect="next", in_lineage=True, gravity=4,
     ),
     CommandSpec(
         verb="note", usage="note TEXT", help="mark this step on the curves and in the journal",
@@ -379,20 +384,20 @@ COMMANDS: tuple[CommandSpec, ...] = (
         title="change the policy",
         help="set what happens on a non-finite number, or what the autopilot does about an anomaly",
         command=SetPolicy, parse=_parse_policy, legal=_ANY, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_policy,
+        versioned=True, in_lineage=True, undo=_undo_policy, gravity=3,
     ),
     CommandSpec(
         verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
         help="keep samples out of training for good; lift lets these, or all, in again",
         command=Quarantine, parse=_parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
-        versioned=True, in_lineage=True, undo=_undo_quarantine,
+        versioned=True, in_lineage=True, undo=_undo_quarantine, gravity=4,
     ),
     CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
         help="finish the step, write a checkpoint unless no-save is given, end the run",
         command=Stop, parse=_flag("no-save", Stop(), Stop(save=False)),
-        legal=_ANY, kind="one_shot", effect="here", destructive=True,
+        legal=_ANY, kind="one_shot", effect="here", destructive=True, gravity=7,
     ),
 )  # fmt: skip
 

@@ -1,9 +1,9 @@
-"""Thresholds for slow ranks, shared by the anomaly detector and the app.
+"""Thresholds shared by the engine and the app, which does not import `engine.core`.
 
-They are two numbers because they answer two questions, and they stand here because the app does not
-import `engine.core`. The detector smooths each rank's time over about 25 steps and waits 50 steps,
-so 5 % is clear of noise. The app marks a rank in a single step, in which ranks differ by more than
-that because their batches do; there only 20 % is worth a mark.
+For slow ranks they are two numbers because they answer two questions. The detector smooths each
+rank's time over about 25 steps and waits 50 steps, so 5 % is clear of noise. The app marks a rank
+in a single step, in which ranks differ by more than that because their batches do; there only 20 %
+is worth a mark.
 """
 
 from __future__ import annotations
@@ -13,3 +13,10 @@ SLOW_RANK_RATIO = 1.05
 slow. All ranks wait for the slowest, so the whole run pays for it."""
 SLOW_STEP_RATIO = 1.2
 """Time of a rank in one step over the median of all ranks, above which the app marks it."""
+
+INCIDENT_STEPS = 50
+"""Two alerts at most this many steps apart belong to one incident."""
+TRAINING_KINDS = frozenset(
+    {"spike", "divergence", "grad_explosion", "nonfinite", "collapse", "dead", "lr_misconfig"}
+)
+"""Kinds of alerts that follow from one another: they all concern the weights and their updates."""

@@ -1,4 +1,4 @@
-"""`ls`, `events` and `report`: list runs, print a journal, print an anomaly report."""
+"""`ls` and `events`: list runs, print a journal."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec.structs import replace
 
-from fttui.engine.errors import FttuiError
 from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
 from fttui.engine.run.processes.marks import read_engine
-from fttui.engine.run.reports import read_report, report_names
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.run.run_index import RunSummary, list_runs
 
@@ -43,7 +41,7 @@ _FOLLOW_POLL_S = 0.1
 
 
 def add_commands(commands: Commands) -> None:
-    """Register the subcommands `ls`, `events` and `report` of `fttui`."""
+    """Register the subcommands `ls` and `events` of `fttui`."""
     listing = commands.add_parser("ls", help="list runs, newest first")
     listing.add_argument("hosts", metavar="[USER@]HOST", nargs="*", help="list remote hosts' runs")
     listing.add_argument("--json", action="store_true", help="print a JSON array")
@@ -57,13 +55,6 @@ def add_commands(commands: Commands) -> None:
     )
     events.add_argument("--follow", action="store_true", help="keep printing until the engine ends")
     events.set_defaults(handler=_events)
-    report = commands.add_parser("report", help="print an anomaly report")
-    add_run(report)
-    report.add_argument("id", metavar="ID", nargs="?", help="default: the newest report")
-    report.add_argument(
-        "--json", action="store_true", help="print the report as JSON, with all evidence"
-    )
-    report.set_defaults(handler=_report)
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -162,7 +153,7 @@ def _events(options: argparse.Namespace) -> int:
     printed = _EventPrinter(options.since, flush=options.follow)
     for payload in _payloads(run, reader, follow=options.follow):
         printed.print(payload)
-    if _ended(run):
+    if has_ended(run):
         for part in _rest(run, reader.offset):
             if isinstance(part, bytes):
                 printed.print(part)
@@ -255,16 +246,7 @@ def finite(value: Any) -> Any:
     return value
 
 
-def _report(options: argparse.Namespace) -> int:
-    run = chosen_run(options, live=False)
-    names = report_names(run)
-    if not options.id and not names:
-        so_far = "" if _ended(run) else " so far"
-        raise FttuiError(f"{run.id} has no anomaly report: no anomaly was detected{so_far}")
-    say(read_report(run, options.id or names[-1], form="json" if options.json else "md"))
-    return 0
-
-
-def _ended(run: RunDirectory) -> bool:
+def has_ended(run: RunDirectory) -> bool:
+    """Whether no engine works on a run."""
     engine = read_engine(run)
     return engine is None or not engine.alive

@@ -25,6 +25,7 @@ from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync
 from .preflight import import_config, init_config
+from .reports import report
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
@@ -95,6 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         attach,
         control,
         ls,
+        report,
         export,
         sync,
         prometheus,

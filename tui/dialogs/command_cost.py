@@ -9,7 +9,8 @@ from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.run_view import CheckpointView
+from ..view_model.branches import lineage, live_ends, value_on
+from ..view_model.run_view import CheckpointView, RunView
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,38 @@ class LostWork:
 
 
 def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
-    """Return the work done since a checkpoint, which a rollback to it would lose."""
-    newest = state.run.last_step_at
-    return LostWork(
-        max(0, state.run.step - checkpoint.step),
-        None if newest is None else max(0.0, newest - checkpoint.time),
-    )
+    """Return the work that a rollback to a checkpoint would lose.
+
+    That is the work since the checkpoint or, if it was written on an abandoned timeline, since the
+    newest step that both timelines have in common.
+    """
+    run, newest = state.run, state.run.last_step_at
+    common = min(_common_step(run, checkpoint), run.step)
+    since: float | None = checkpoint.time
+    if not on_lineage(state, checkpoint):
+        since = value_on(run.branches, len(run.branches) - 1, "time", common) or run.started_at
+    if newest is None or since is None:
+        return LostWork(run.step - common, None)
+    return LostWork(run.step - common, max(0.0, newest - since))
+
+
+def on_lineage(state: AppState, checkpoint: CheckpointView) -> bool:
+    """Whether the current weights descend from a checkpoint."""
+    return _common_step(state.run, checkpoint) >= checkpoint.step
+
+
+def _common_step(run: RunView, checkpoint: CheckpointView) -> int:
+    """Return the newest step that a checkpoint and the current weights have in common."""
+    own = [
+        index
+        for index, branch in enumerate(run.branches)
+        if branch.timeline == checkpoint.timeline and branch.start <= checkpoint.step
+    ]
+    if not own:
+        return checkpoint.step
+    ends = live_ends(run.branches)
+    shared = ((end, ends[at]) for at, end in lineage(run.branches, own[-1]) if at in ends)
+    return int(min(checkpoint.step, *next(shared, (0.0, 0.0))))
 
 
 def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) -> list[str]:

@@ -28,7 +28,9 @@ from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
 from ..view_model.app_state import AppState
-from ..view_model.run_view import Anomaly, RunView
+from ..view_model.incidents.alarm import Anomaly
+from ..view_model.incidents.incident import Incident
+from ..view_model.run_view import RunView
 from .command_cost import consequence
 
 
@@ -50,13 +52,12 @@ def slip_of(run: RunView, command: AnyCommand) -> str | None:
     return slip(command, LearningRate(schedule, run.lr_scale))
 
 
-def recommended(anomaly: Anomaly | None) -> AnyCommand | None:
-    """Return the command that an anomaly's report recommends first.
+def recommended(incident: Incident | None) -> AnyCommand | None:
+    """Return the command to follow in an incident, the gravest that its alarms recommend first.
 
-    None without an anomaly or a recommendation, or if this version does not know the command.
+    None without an incident or a recommendation, or if this version does not know the command.
     """
-    ways = anomaly.event.ways if anomaly is not None else []
-    return ways[0].typed if ways else None
+    return None if incident is None else incident.command
 
 
 def in_words(state: AppState, command: AnyCommand) -> list[str]:

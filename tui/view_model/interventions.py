@@ -59,6 +59,8 @@ class Intervention:
     """The command that restores the settings before it; None if it cannot be undone."""
     command: AnyCommand | None = None
     """The command once it was applied; None before, and for a kind that this version lacks."""
+    incident: str = ""
+    """Id of the incident that it was sent for; empty if it was sent for none."""
 
     @property
     def settled(self) -> bool:
@@ -203,4 +205,5 @@ def _advance(known: Intervention, entry: Intervention) -> Intervention:
         refusal=entry.refusal or known.refusal,
         undo=known.undo if entry.undo is None else entry.undo,
         command=known.command if entry.command is None else entry.command,
+        incident=entry.incident or known.incident,
     )

@@ -45,8 +45,11 @@ from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
 from .command_effect import holds
+from .incidents.alarm import Anomaly, incident_of
+from .incidents.cause import incident_meant
+from .incidents.incident import ProbationSeen, RollbackMade
 from .interventions import Intervention, Phase, overtaken_by
-from .run_view import PACE_WINDOW, Anomaly, CheckpointView, GeneratedSample, LogLine, Mark, RunView
+from .run_view import PACE_WINDOW, CheckpointView, GeneratedSample, LogLine, Mark, RunView
 from .start.stages import after_record
 from .step_batch import RecordBatch, Steps, steps_of
 
@@ -227,6 +230,7 @@ def _rolled_back(view: RunView, record: Record, event: RolledBack) -> RunView:
     view = replace(
         view,
         branches=(*view.branches, branch),
+        rollbacks=(*view.rollbacks, RollbackMade(record.time, event))[-LIST_LIMIT:],
         timeline=event.new_timeline,
         step=event.to_step,
         pace=view.pace.restarted(),
@@ -297,11 +301,14 @@ def _intervene(
     phase: Phase,
     **known: Any,
 ) -> RunView:
+    sent = view.interventions.find(event.id)
+    meant = incident_meant(event, view.anomalies, view.branches, view.rollbacks)
     entry = Intervention(
         id=event.id,
         text=event.command,
         issuer=event.issuer,
         phase=phase,
+        incident=(sent.incident if sent else "") or meant,
         step=record.step,
         time=record.time,
         **known,
@@ -310,33 +317,38 @@ def _intervene(
 
 
 def _anomaly_raised(view: RunView, record: Record, event: AnomalyRaised) -> RunView:
-    raised = Anomaly(record.step, record.time, record.timeline, event)
+    raised = Anomaly(
+        record.step,
+        record.time,
+        record.timeline,
+        event,
+        incident=incident_of(event, record.step, view.anomalies),
+        branch=len(view.branches) - 1,
+    )
     view = replace(view, anomalies=(*view.anomalies, raised)[-LIST_LIMIT:])
     return _mark(view, record, event.severity, event.headline)
 
 
 def _anomaly_resolved(view: RunView, record: Record, event: AnomalyResolved) -> RunView:
     settled = tuple(
-        replace(a, verdict=event.verdict) if a.event.id == event.id else a for a in view.anomalies
+        replace(a, verdict=event.verdict, settled_at=record.time) if a.event.id == event.id else a
+        for a in view.anomalies
     )
     return replace(view, anomalies=settled)
 
 
 def _probation_ended(view: RunView, record: Record, event: ProbationEnded) -> RunView:
+    ended = ProbationSeen(record.time, event)
+    view = replace(view, probations=(*view.probations, ended)[-LIST_LIMIT:])
     verdict = "recovery passed its probation" if event.passed else "recovery failed its probation"
-    settled = tuple(
-        replace(a, verdict=f"{a.verdict}; {verdict}" if a.verdict else verdict)
-        if a.event.id == event.anomaly
-        else a
-        for a in view.anomalies
-    )
-    return _mark(replace(view, anomalies=settled), record, "verdict", f"{verdict}: {event.reason}")
+    return _mark(view, record, "verdict", f"{verdict}: {event.reason}")
 
 
 def _autopilot_decided(view: RunView, record: Record, event: AutopilotDecided) -> RunView:
     text = f"autopilot: {event.decision} {event.command}".rstrip()
     line = LogLine(record.time, "info", f"{text} ({event.reason})" if event.reason else text)
-    return replace(view, autopilot=event, log=(*view.log[1 - LOG_LIMIT :], line))
+    decisions = {**view.decisions, event.anomaly: event}
+    return replace(view, decisions=decisions, log=(*view.log[1 - LOG_LIMIT :], line))
 
 
 def _gradients_measured(view: RunView, record: Record, event: GradientsMeasured) -> RunView:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
 from fttui.engine.protocol.events import (
-    AnomalyRaised,
     AutopilotDecided,
     DataFinding,
     EvalFinished,
@@ -23,6 +23,9 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.states import RunState
 
 from .branches import CLIPPED, EVAL, Branch, live_ends, series_on, value_on
+from .incidents.alarm import Anomaly
+from .incidents.fold import IncidentRecords, incidents_of
+from .incidents.incident import Incident, ProbationSeen, RollbackMade, current_of
 from .interventions import Interventions
 from .start.stages import StartStage
 
@@ -76,22 +79,6 @@ class CheckpointView:
     pinned: bool
     note: str
     loss: float | None
-
-
-@dataclass(frozen=True)
-class Anomaly:
-    """An anomaly and its verdict."""
-
-    step: int
-    time: float
-    timeline: int
-    event: AnomalyRaised
-    verdict: str = ""
-
-    @property
-    def open(self) -> bool:
-        """Whether the anomaly is open, that is, has no verdict yet."""
-        return not self.verdict
 
 
 @dataclass(frozen=True)
@@ -164,8 +151,11 @@ class RunView:
     marks: tuple[Mark, ...] = ()
     log: tuple[LogLine, ...] = ()
     samples: tuple[GeneratedSample, ...] = ()
-    autopilot: AutopilotDecided | None = None
-    """The newest decision of the autopilot."""
+    rollbacks: tuple[RollbackMade, ...] = ()
+    probations: tuple[ProbationSeen, ...] = ()
+    """The probations that have ended."""
+    decisions: Mapping[str, AutopilotDecided] = field(default_factory=dict)
+    """The autopilot's newest decision by the id of its anomaly."""
     gradients: GradientsMeasured | None = None
     """The newest measurement of gradients by module."""
     gradients_at: int = 0
@@ -224,13 +214,25 @@ class RunView:
         """Seconds to the planned end at the current pace; None while unknown."""
         return self.pace.remaining_s(self.total_steps - self.step) if self.total_steps else None
 
-    @property
-    def current_anomaly(self) -> Anomaly | None:
-        """The newest anomaly without a verdict, an alarm before a watch alert; None without one."""
-        waiting = [a for a in self.anomalies if a.open]
-        alarms = [a for a in waiting if a.event.severity == "alarm"]
-        found = alarms or waiting
-        return found[-1] if found else None
+    @cached_property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The incidents of the run, in the order of their first alarms."""
+        return incidents_of(
+            IncidentRecords(
+                anomalies=self.anomalies,
+                commands=self.interventions,
+                branches=self.branches,
+                rollbacks=self.rollbacks,
+                probations=self.probations,
+                decisions=self.decisions,
+                step=self.step,
+            )
+        )
+
+    @cached_property
+    def current_incident(self) -> Incident | None:
+        """The incident that calls for something first; None if none does."""
+        return current_of(self.incidents)
 
     @property
     def good_checkpoints(self) -> tuple[CheckpointView, ...]:

@@ -1,17 +1,19 @@
-"""Panels and lines of events: anomalies, interventions, log, and the newest of them."""
+"""Panels and lines of events: incidents, interventions, log, and the newest of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
 from ..actions import key_of, keyed
+from ..dialogs.incident_text import cause, done, short
 from ..text import format as fmt
 from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..view_model.app_state import AppState
+from ..view_model.incidents.incident import Incident, IncidentState
 from ..view_model.interventions import Intervention, Phase
-from ..view_model.run_view import Anomaly, LogLine
+from ..view_model.run_view import LogLine, RunView
 from .text_line import ACCENT, ALARM, DIM, WATCH, Piece, TextLine, assemble, lines, spread
 
 _LEVEL_COLOUR = {"error": ALARM, "warning": WATCH, "debug": DIM}
@@ -25,15 +27,24 @@ _PHASE_COLOUR = {
 }
 
 
-def anomaly_line(anomaly: Anomaly, width: int) -> Content:
-    """Return an anomaly as a line of `width` cells: `▲ 812  loss spike ×6.5     not recovered`."""
-    event = anomaly.event
-    colour = SEVERITY_COLOUR.get(event.severity, DIM)
-    shape = SEVERITY_SHAPE.get(event.severity, "·")
-    look = colour if anomaly.open else DIM
-    left = assemble((f"{shape} {anomaly.step:>6,}  ", colour), (event.headline, look))
-    verdict = anomaly.verdict or "open"
-    return spread(left, assemble((verdict, DIM if anomaly.verdict else colour)), width)
+STATE_LOOK = {
+    IncidentState.OPEN: ALARM,
+    IncidentState.WATCHED: WATCH,
+    IncidentState.RECOVERING: WATCH,
+    IncidentState.RECOVERED: ACCENT,
+}
+"""Colours of the states of incidents; others are dimmed."""
+
+
+def incident_line(run: RunView, incident: Incident, width: int) -> Content:
+    """Return an incident as a line of `width` cells: `▲ 812  loss 1.4 → 9.1, 3 alarms   open`."""
+    severity = incident.severity
+    colour = SEVERITY_COLOUR.get(severity, DIM) if incident.active else DIM
+    shape = SEVERITY_SHAPE.get(severity, "·")
+    look = colour if incident.active else DIM
+    left = assemble((f"{shape} {incident.first_step:>6,}  ", colour), (short(run, incident), look))
+    state = incident.text if width >= 70 else incident.state.value
+    return spread(left, assemble((state, STATE_LOOK.get(incident.state, DIM))), width)
 
 
 def intervention_line(item: Intervention, width: int) -> Content:
@@ -59,35 +70,42 @@ def log_line(line: LogLine, width: int) -> Content:
     return assemble((f"{clock}  ", DIM), body).truncate(max(1, width), ellipsis=True)
 
 
-class AnomalyPanel(TextLine):
-    """Shows the newest anomalies, and below the current one the keys of its advice and report."""
+class IncidentPanel(TextLine):
+    """Shows the current incident as a card with cause and advice, then the newest others."""
 
-    BORDER_TITLE = "anomalies"
+    BORDER_TITLE = "incidents"
 
     def show(self, state: AppState) -> None:
-        """Draw the newest anomalies of the run."""
+        """Draw the current incident as a card, then the newest others."""
         width, height = self.content_size
-        newest = list(reversed(state.run.anomalies))
-        if not newest:
+        run, current = state.run, state.run.current_incident
+        others = [incident for incident in reversed(run.incidents) if incident is not current]
+        if current is None and not others:
             self.put(assemble(("none so far", DIM)))
             return
-        current = state.run.current_anomaly
-        rows = max(1, height - (1 if current else 0))
-        shown: list[Content] = []
-        for anomaly in newest[:rows]:
-            shown.append(anomaly_line(anomaly, width))
-            if anomaly is current and height > 1:
-                shown.append(_keys(current, width, state))
-        self.put(lines(*shown))
+        card = [] if current is None else list(_card(state, current, width))[: max(1, height)]
+        room = max(0, height - len(card)) if card else max(1, height)
+        self.put(lines(*card, *(incident_line(run, one, width) for one in others[:room])))
 
 
-def _keys(anomaly: Anomaly, width: int, state: AppState) -> Content:
+def _card(state: AppState, incident: Incident, width: int) -> Iterator[Content]:
+    """Yield the lines of the current incident: what, what to do, why, what was done."""
+    yield incident_line(state.run, incident, width)
+    yield _keys(incident, width, state)
+    if why := cause(state.run, incident):
+        yield assemble(" " * 10, (fmt.clip_to(why, max(10, width - 10)), DIM))
+    if steps := list(done(incident)):
+        yield assemble(" " * 10, (fmt.clip_to(steps[-1], max(10, width - 10)), DIM))
+
+
+def _keys(incident: Incident, width: int, state: AppState) -> Content:
     pieces: list[Piece] = []
-    if anomaly.event.ways:
+    if incident.advice:
         room = max(10, width - 24)
         key = key_of("anomaly.recover", state)
-        pieces += [(f"{key} ", ACCENT), f"{fmt.clip_to(anomaly.event.ways[0].text, room)}   "]
-    if anomaly.event.report:
+        text = fmt.clip_to(incident.advice[0].way.text, room)
+        pieces += [(f"{key} ", ACCENT), f"{text}   "]
+    if incident.main.event.report:
         pieces += [(f"{key_of('go.anomalies', state)} ", ACCENT), "report"]
     return assemble(" " * 10, *pieces)
 
@@ -128,20 +146,20 @@ class LogTail(TextLine):
 class NewestEvent(TextLine):
     """Shows the most important event as one line, for small terminals.
 
-    That is the running command, else the open anomaly, else the newest command, else the newest log
-    line.
+    That is the running command, else the current incident, else the newest command, else the newest
+    log line.
     """
 
     def show(self, state: AppState) -> None:
-        """Draw the running command, else the open anomaly, else the newest command or log line."""
+        """Draw the running command, else the current incident, else the newest command or line."""
         width = max(10, self.content_size.width)
-        current = state.run.current_anomaly
+        current = state.run.current_incident
         items = state.run.interventions.items
         if items and (not items[-1].settled or current is None):
             self.put(intervention_line(items[-1], width))
         elif current is not None:
-            self.put(anomaly_line(current, width))
+            self.put(incident_line(state.run, current, width))
         elif state.run.log:
             self.put(log_line(state.run.log[-1], width))
         else:
-            self.put(assemble(("no anomaly and no intervention so far", DIM)))
+            self.put(assemble(("no incident and no intervention so far", DIM)))

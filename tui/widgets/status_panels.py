@@ -111,7 +111,7 @@ def _lost(state: AppState) -> list[Content]:
 
 def _halted(state: AppState) -> list[Content]:
     why = state.run.detail or "the guard halted training"
-    advised = recommended(state.run.current_anomaly)
+    advised = recommended(state.run.current_incident)
     choices = (
         ("run.rollback", "roll back"),
         *([("anomaly.recover", f"{name_of(advised)} (recommended)")] if advised else ()),
@@ -154,7 +154,7 @@ def _summary(run: RunView) -> list[Content]:
     if run.tokens_seen:
         pieces.append(f"   {fmt.short_count(run.tokens_seen)} tokens")
     kept = f"{fmt.plural(len(run.checkpoints), 'checkpoint')} kept"
-    alarms = fmt.plural(len(run.anomalies), "anomaly").replace("anomalys", "anomalies")
+    alarms = fmt.plural(len(run.incidents), "incident")
     changes = fmt.plural(len(run.interventions), "intervention")
     return [assemble(*pieces), assemble((f"{kept} · {alarms} · {changes}", DIM))]
 

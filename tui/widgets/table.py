@@ -19,11 +19,32 @@ class TableRow:
     key: str
     """Identifies the row across redraws, such as a checkpoint's name."""
     cells: tuple[Content, ...]
+    below: Content | None = None
+    """A second line, which narrow screens show below the column that gives way."""
 
     @property
     def text(self) -> str:
         """The row as lower-case text, which the filter searches."""
         return " ".join(cell.plain for cell in self.cells).lower()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which cells of the rows a table shows, and how wide it may be."""
+
+    columns: tuple[tuple[int, str], ...]
+    """Index of the cell in a row, and name of the column."""
+    flexible: str = ""
+    """Name of the column that gives way if the table is too wide; empty for none."""
+    room: int = 0
+    """Cells between the borders of the table; 0 for any width."""
+    below: bool = False
+    """Whether the second lines of rows are shown."""
+
+    @classmethod
+    def of(cls, *names: str) -> Layout:
+        """Return the layout that shows the first cells of every row in columns of these names."""
+        return cls(tuple(enumerate(names)))
 
 
 def cell(text: str, style: str = "") -> Content:
@@ -32,17 +53,47 @@ def cell(text: str, style: str = "") -> Content:
     return assemble(piece)
 
 
-def fill(table: DataTable[Content], names: Sequence[str], rows: Sequence[TableRow]) -> None:
+LEAST_WIDTH = 12
+"""Fewest cells to which the flexible column is narrowed."""
+
+
+def fill(table: DataTable[Content], layout: Layout, rows: Sequence[TableRow]) -> None:
     """Replace a table's columns and rows; each column is as wide as its widest cell.
 
-    `names` are the names of the columns; rows may have more cells, which are left out.
+    The flexible column is narrowed until the table fits into its room.
     """
     table.clear(columns=True)
-    for at, name in enumerate(names):
-        width = max([len(name), *(row.cells[at].cell_length for row in rows)])
+    shown = [[_lines(row, at, name, layout) for at, name in layout.columns] for row in rows]
+    widths = _widths(table, layout, shown)
+    for (_, name), width in zip(layout.columns, widths, strict=True):
         table.add_column(name, width=width)
-    for row in rows:
-        table.add_row(*row.cells[: len(names)], key=row.key)
+    for row, cells in zip(rows, shown, strict=True):
+        cut = [_cut(cell, width) for cell, width in zip(cells, widths, strict=True)]
+        table.add_row(*cut, key=row.key, height=2 if layout.below and row.below else 1)
+
+
+def _lines(row: TableRow, at: int, name: str, layout: Layout) -> list[Content]:
+    below = row.below if layout.below and name == layout.flexible else None
+    return [row.cells[at]] if below is None else [row.cells[at], below]
+
+
+def _widths(
+    table: DataTable[Content], layout: Layout, shown: Sequence[Sequence[Sequence[Content]]]
+) -> list[int]:
+    names = [name for _, name in layout.columns]
+    widths = [
+        max([len(name), *(line.cell_length for row in shown for line in row[at])])
+        for at, name in enumerate(names)
+    ]
+    excess = sum(widths) + 2 * table.cell_padding * len(widths) - layout.room
+    if layout.room and excess > 0 and layout.flexible in names:
+        at = names.index(layout.flexible)
+        widths[at] = max(LEAST_WIDTH, widths[at] - excess)
+    return widths
+
+
+def _cut(rows: Sequence[Content], width: int) -> Content:
+    return Content("\n").join(row.truncate(width, ellipsis=True) for row in rows)
 
 
 def clock_time(time_s: float | None) -> str:

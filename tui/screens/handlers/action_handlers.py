@@ -28,12 +28,14 @@ from ...dialogs.command_text import (
     gives_up,
     in_words,
     name_of,
-    recommended,
     slip_of,
     stopping,
 )
 from ...dialogs.completion import completions
+from ...dialogs.incident_text import headline
 from ...dialogs.prompts import ParsedInput
+from ...view_model.incidents.cause import REASON
+from ...view_model.incidents.incident import Advice, Incident
 from ...view_model.interventions import UNDO
 from ..modals.confirm import ConfirmScreen, confirm, send_typed
 from ..modals.help import HelpScreen
@@ -131,19 +133,30 @@ def _count(app: AppBase) -> None:
 
 
 def _recover(app: AppBase) -> None:
-    """Send what the report recommends first, after a confirmation; it need not be `recover`."""
-    anomaly = app.state.run.current_anomaly
-    if anomaly is None:
-        return
-    event, command = anomaly.event, recommended(anomaly)
+    """Send the gravest command that the alarms of the current incident recommend, once confirmed.
+
+    It need not be `recover`.
+    """
+    incident = app.state.run.current_incident
+    if incident is not None and incident.advice:
+        follow(app, incident, incident.advice[0])
+
+
+def follow(app: AppBase, incident: Incident, advice: Advice) -> None:
+    """Send a command that a report of an incident recommends, after a confirmation."""
+    command = advice.way.typed
     if command is None:
-        text = event.ways[0].text
+        text = advice.way.text
         app.tell(f"the report recommends {text!r}, which this version does not support")
         return
-    because = [f"anomaly: {event.headline}"]
-    others = [f"alternatives in the report: {', '.join(way.text for way in event.ways[1:])}"]
-    rows = [*because, *in_words(app.state, command), *others[: len(event.ways) - 1]]
-    confirm(app, command, rows, reason=f"anomaly {event.id}")
+    reason = refusal(spec_of(command), app.state)
+    if reason is not None:
+        app.tell(reason, title=name_of(command))
+        return
+    others = [other.way.text for other in incident.advice if other != advice]
+    rows = [f"incident: {headline(app.state.run, incident)}", *in_words(app.state, command)]
+    rows += [f"alternatives in the report: {', '.join(others)}"] if others else []
+    confirm(app, command, rows, reason=f"{REASON}{advice.alarm.event.id}")
 
 
 def _find_culprits(app: AppBase) -> None:

@@ -18,17 +18,18 @@ from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
 from ...plot.system_panels import SIGNS
 from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
-from ..report_keys import culprit_hint, with_keys
-from ..text_page import TextPage
+from ..incident_page import IncidentPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
 """How often, and how many seconds apart, a remote run is asked for its configuration, because the
 connection may not be up yet."""
+REPORTS_READ = 8
+"""At most so many reports of an incident's alarms are fetched, that of the main alarm first."""
 
 
-def open_report(app: AppBase, anomaly_id: str) -> None:
-    """Fetch the report of an anomaly and show it, or tell why that is not possible."""
-    app.run_worker(_open_report(app, anomaly_id), group="report", exclusive=True)
+def open_report(app: AppBase, incident_id: str) -> None:
+    """Fetch the reports of an incident's alarms and show the incident."""
+    app.run_worker(_open_report(app, incident_id), group="report", exclusive=True)
 
 
 def change_control(app: AppBase, *, take: bool) -> None:
@@ -66,19 +67,19 @@ async def _load_data_sample(app: AppBase) -> None:
         app.redraw()
 
 
-async def _open_report(app: AppBase, anomaly_id: str) -> None:
-    found = [a for a in app.state.run.anomalies if a.event.id == anomaly_id]
-    if not found or not found[0].event.report:
-        app.tell("this anomaly has no report")
+async def _open_report(app: AppBase, incident_id: str) -> None:
+    incident = next((i for i in app.state.run.incidents if i.id == incident_id), None)
+    if incident is None:
         return
-    try:
-        text = await app.session.fetch_report(found[0].event.report)
-    except (FttuiError, OSError) as error:
-        app.tell(f"the report cannot be fetched: {error}")
-        return
-    title = f"anomaly at step {found[0].step:,}"
-    text = with_keys(text, found[0], app.state) + culprit_hint(text, found[0], app.state)
-    await app.push_screen(TextPage(title, text, markdown=True))
+    alarms = [incident.main, *(a for a in incident.alarms if a is not incident.main)]
+    reports: dict[str, str] = {}
+    for name in [a.event.report for a in alarms if a.event.report][:REPORTS_READ]:
+        try:
+            reports[name] = await app.session.fetch_report(name)
+        except (FttuiError, OSError) as error:
+            app.tell(f"the report {name} cannot be fetched: {error}")
+            break
+    await app.push_screen(IncidentPage(incident_id, reports))
 
 
 async def _change_control(app: AppBase, *, take: bool) -> None:

@@ -21,6 +21,7 @@ from fttui.engine.protocol.commands import (
 
 from ...app_base import AppBase
 from ...text import format as fmt
+from ..incident_page import IncidentPage
 from ..tables.table_screen import TableScreen
 from ..text_page import TextPage
 from .view_handlers import Handler
@@ -40,6 +41,8 @@ def shared_text(app: AppBase) -> tuple[str, str]:
     of the run in one line.
     """
     screen = app.screen
+    if isinstance(screen, IncidentPage):
+        return screen.text_to_copy(), "report"
     if isinstance(screen, TextPage):
         return screen.plain_text, "page"
     if isinstance(screen, TableScreen) and (row := screen.row_text()):

@@ -15,12 +15,12 @@ from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import Rollback, parse_command
 
 from ...app_base import AppBase
-from ...dialogs.command_cost import consequence, given_up
+from ...dialogs.command_cost import consequence, given_up, on_lineage
 from ...text import format as fmt
 from ...text.control_characters import escape_control_characters
 from ...view_model.app_state import AppState
 from ...view_model.run_view import CheckpointView
-from ...widgets.table import TableRow, cell, fill
+from ...widgets.table import Layout, TableRow, cell, fill
 from ...widgets.text_line import ALARM, BOLD, DIM, TextLine, assemble, lines, plain
 from .confirm import send_typed
 from .modal import Modal
@@ -87,7 +87,7 @@ class RollbackScreen(Modal[Rollback]):
         """Fill the table and select the chosen checkpoint."""
         table: DataTable[Content] = self.query_one(DataTable)
         rows = [TableRow(c.name, self._cells(c)) for c in self._offered]
-        fill(table, ("step", "age", "loss", "lost work", ""), rows)
+        fill(table, Layout.of("step", "age", "loss", "lost work", ""), rows)
         names = [c.name for c in self._offered]
         if self._chosen in names:
             table.move_cursor(row=names.index(self._chosen))
@@ -96,6 +96,7 @@ class RollbackScreen(Modal[Rollback]):
     def _cells(self, checkpoint: CheckpointView) -> tuple[Content, ...]:
         words = [
             "" if checkpoint.good else "△ doubtful",
+            "" if on_lineage(self._state, checkpoint) else f"timeline {checkpoint.timeline}",
             "pinned" if checkpoint.pinned else "",
             checkpoint.note,
         ]

@@ -15,7 +15,7 @@ from ...actions import bindings
 from ...plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
 from ...text import format as fmt
 from ...view_model.app_state import AppState
-from ...widgets.event_panels import AnomalyPanel, InterventionPanel, LogTail, NewestEvent
+from ...widgets.event_panels import IncidentPanel, InterventionPanel, LogTail, NewestEvent
 from ...widgets.plot import Plot
 from ...widgets.start_panel import StartPanel
 from ...widgets.status_panels import OutcomePanel
@@ -47,7 +47,7 @@ class DashboardScreen(PlotScreen):
             yield Plot(MEMORY)
             yield Plot(THROUGHPUT)
         with Horizontal(id="events"):
-            yield AnomalyPanel(classes="panel")
+            yield IncidentPanel(classes="panel")
             yield InterventionPanel(classes="panel")
         yield TextLine(id="strip")
         yield NewestEvent(id="newest")
@@ -75,7 +75,7 @@ class DashboardScreen(PlotScreen):
         self.query_one(StartPanel).show(state, now)
         for plot in self.plots():
             plot.offer(state)
-        self.query_one(AnomalyPanel).show(state)
+        self.query_one(IncidentPanel).show(state)
         self.query_one(InterventionPanel).show(state)
         self.query_one(NewestEvent).show(state)
         self.query_one(LogTail).show(state)

@@ -1,10 +1,16 @@
-"""The screen of anomalies; enter opens the report of one."""
+"""The screen of incidents; enter opens the report of one."""
 
 from __future__ import annotations
 
+from textual.content import Content
+
 from ...actions import ACTION_OF, label_of
+from ...dialogs.incident_text import ending, short
 from ...text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ...view_model.app_state import AppState
+from ...view_model.incidents.incident import Incident
+from ...view_model.run_view import RunView
+from ...widgets.event_panels import STATE_LOOK
 from ...widgets.table import TableRow, cell
 from ...widgets.text_line import DIM
 from ..handlers.background import open_report
@@ -12,11 +18,13 @@ from .table_screen import TableScreen
 
 
 class AnomaliesScreen(TableScreen):
-    """The table of anomalies; enter opens the report."""
+    """The table of incidents, each with the alarms of one cause; enter opens the report."""
 
-    COLUMNS = ("", "step", "anomaly", "verdict", "good checkpoint")
-    NAME = "anomalies"
-    DETAIL = "anomaly"
+    COLUMNS = ("", "steps", "incident", "alarms", "state", "how it ended")
+    NARROW = ("", "steps", "incident")
+    FLEXIBLE = "incident"
+    NAME = "incidents"
+    DETAIL = "incident"
     EMPTY = "No anomaly so far. Loss and gradients are checked before every update."
     HINT = "enter report   {anomaly.recover} ADVICE   {list.filter} filter   {app.back} back"
 
@@ -25,21 +33,28 @@ class AnomaliesScreen(TableScreen):
         return super()._keys(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return one row per anomaly, newest first."""
-        found = []
-        for anomaly in reversed(state.run.anomalies):
-            event = anomaly.event
-            colour = SEVERITY_COLOUR.get(event.severity, DIM)
-            cells = (
-                cell(SEVERITY_SHAPE.get(event.severity, "·"), colour),
-                cell(f"{anomaly.step:>7,}"),
-                cell(event.headline),
-                cell(anomaly.verdict or "open", DIM if anomaly.verdict else colour),
-                cell(event.checkpoint or "–", DIM),
-            )
-            found.append(TableRow(event.id, cells))
-        return found
+        """Return one row per incident, newest first."""
+        return [_row(state.run, incident) for incident in reversed(state.run.incidents)]
 
     def chosen(self, key: str) -> None:
-        """Open the report of the anomaly that has this id."""
+        """Open the report of the incident that has this id."""
         open_report(self.fttui, key)
+
+
+def _row(run: RunView, incident: Incident) -> TableRow:
+    colour = SEVERITY_COLOUR.get(incident.severity, DIM) if incident.active else DIM
+    look = STATE_LOOK.get(incident.state, DIM)
+    cells: tuple[Content, ...] = (
+        cell(SEVERITY_SHAPE.get(incident.severity, "·"), colour),
+        cell(f"{_steps(incident):>11}"),
+        cell(short(run, incident), "" if incident.active else DIM),
+        cell(f"{len(incident.alarms):>6,}", DIM),
+        cell(incident.state.value, look),
+        cell(ending(incident), DIM),
+    )
+    return TableRow(incident.id, cells, below=cell(ending(incident), look))
+
+
+def _steps(incident: Incident) -> str:
+    first, last = incident.first_step, incident.last_step
+    return f"{first:,}" if first == last else f"{first:,}–{last:,}"

@@ -22,6 +22,8 @@ class CheckpointsScreen(TableScreen):
     """The table of checkpoints; enter opens the rollback dialog."""
 
     COLUMNS = ("step", "age", "loss", "change", "lost work", "", "note", "name", "size")
+    NARROW = ("step", "loss", "lost work", "", "name")
+    FLEXIBLE = "name"
     NAME = "checkpoints"
     ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"

@@ -11,10 +11,12 @@ from fttui.engine.protocol.data.sample import SampleRecord
 
 from ...actions import key_of
 from ...dialogs.command_cost import given_up
+from ...dialogs.incident_text import alarm_lines, done, ending, headline
 from ...plot.panels import metrics_of
 from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...view_model.branches import value_on
+from ...view_model.incidents.alarm import Anomaly
 from ...view_model.run_view import CheckpointView, RunView
 from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
@@ -25,39 +27,42 @@ LEARNED = "bold $success"
 NAME_ROOM, VALUE_ROOM = 22, 12
 
 
-def anomaly(state: AppState, key: str) -> Iterator[Content]:
-    """Yield the lines about an anomaly, whose id is the key; none if it is not known.
+def incident(state: AppState, key: str) -> Iterator[Content]:
+    """Yield the lines about an incident, whose id is the key; none if it is not known.
 
-    They show its value and what it is compared with, the steps around it, and the recommended
-    commands.
+    They show cause and consequence, the advice, what was done, its alarms, and the steps around the
+    first one.
     """
-    found = next((a for a in state.run.anomalies if a.event.id == key), None)
+    found = next((i for i in state.run.incidents if i.id == key), None)
     if found is None:
         return
-    event = found.event
-    yield assemble((f"step {found.step:,}: {event.headline}", BOLD))
-    yield assemble(f"{event.severity} · {event.kind} · ", (found.verdict or "open", WATCH))
-    if event.value is not None and event.baseline is not None:
-        usual = fmt.number(event.baseline)
-        yield assemble(f"{fmt.number(event.value)}, compared with {usual}")
+    yield assemble((headline(state.run, found), BOLD))
+    yield assemble((ending(found), WATCH if found.active else DIM))
     yield Content("")
-    names = [name for name in ("loss", "grad_norm", "lr") if name in metrics_of(state.run)]
-    yield _cells("step", names, BOLD)
-    for step in (found.step + offset for offset in AROUND):
-        if 1 <= step <= state.run.step or step == found.step:
-            values = [
-                _shown(name, value_at(state.run, name, found.timeline, step)) for name in names
-            ]
-            yield _cells(f"{step:,}", values, WATCH if step == found.step else "")
-    yield Content("")
-    for index, way in enumerate(event.ways):
-        runs = index == 0 and found is state.run.current_anomaly
-        key = key_of("anomaly.recover", state) if runs else " "
-        yield assemble((f"{key} ", ACCENT), way.text)
-    good = next((c for c in state.run.checkpoints if c.name == event.checkpoint), None)
-    if good is not None:
+    for index, advice in enumerate(found.advice):
+        follows = index == 0 and found is state.run.current_incident
+        sent_by = key_of("anomaly.recover", state) if follows else " "
+        yield assemble((f"{sent_by} ", ACCENT), advice.way.text)
+    name = found.main.event.checkpoint
+    good = next((c for c in state.run.checkpoints if c.name == name), None)
+    if found.active and good is not None:
         lost = given_up(state, good).words
         yield assemble((f"  a rollback to {good.name} loses {lost} of work", DIM))
+    yield from (assemble((f"done: {text}", DIM)) for text in done(found))
+    yield Content("")
+    yield from (assemble(line) for line in alarm_lines(found))
+    yield Content("")
+    yield from _steps_around(state, found.alarms[0])
+
+
+def _steps_around(state: AppState, alarm: Anomaly) -> Iterator[Content]:
+    names = [name for name in ("loss", "grad_norm", "lr") if name in metrics_of(state.run)]
+    yield _cells("step", names, BOLD)
+    for step in (alarm.step + offset for offset in AROUND):
+        if 1 <= step <= state.run.step or step == alarm.step:
+            at = [value_on(state.run.branches, alarm.branch, name, step) for name in names]
+            values = [_shown(name, value) for name, value in zip(names, at, strict=True)]
+            yield _cells(f"{step:,}", values, WATCH if step == alarm.step else "")
 
 
 def checkpoint(state: AppState, key: str) -> Iterator[Content]:
@@ -170,7 +175,7 @@ def record(found: SampleRecord) -> Iterator[Content]:
 
 
 DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
-    "anomaly": anomaly,
+    "incident": incident,
     "checkpoint: then and now": checkpoint,
     "intervention": intervention,
     "sample": sample,

@@ -13,13 +13,16 @@ from textual.widgets import DataTable, Input
 
 from ...actions import ACTION_OF, bindings, keyed, why_not
 from ...view_model.app_state import AppState
-from ...widgets.table import TableRow, fill
-from ...widgets.text_line import TextLine, lines, plain
+from ...widgets.table import Layout, TableRow, fill
+from ...widgets.text_line import DIM, TextLine, assemble, lines, plain
 from ..base import RunScreen
+from ..text_page import TextPage
 from .details import DETAILS
 
 GAP = "   "
 """Separates the keys of a hint."""
+FRAME = 4
+"""Cells of a table's width that are its border and its scroll bar."""
 
 
 class TableScreen(RunScreen):
@@ -27,6 +30,10 @@ class TableScreen(RunScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("list")]
     COLUMNS: ClassVar[tuple[str, ...]] = ()
+    NARROW: ClassVar[tuple[str, ...]] = ()
+    """The columns that narrow screens show; empty for all."""
+    FLEXIBLE: ClassVar[str] = ""
+    """Name of the column that gives way in narrow screens, and has the second lines."""
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
@@ -39,6 +46,7 @@ class TableScreen(RunScreen):
         super().__init__()
         self._filter = ""
         self._rows: list[TableRow] | None = None
+        self._layout: Layout | None = None
 
     def compose_body(self) -> ComposeResult:
         """Compose table, details, key hint and filter."""
@@ -58,15 +66,29 @@ class TableScreen(RunScreen):
         return {"#body > DataTable": action_id} if action_id in ACTION_OF else {}
 
     def columns(self) -> Sequence[str]:
-        """Return the names of the columns to show, a prefix of `COLUMNS`."""
-        return self.COLUMNS
+        """Return the names of the columns to show, some of `COLUMNS`."""
+        return self.NARROW if self.NARROW and self.has_class("-narrow") else self.COLUMNS
+
+    def _new_layout(self, table: DataTable[Content]) -> Layout:
+        columns = tuple((self.COLUMNS.index(name), name) for name in self.columns())
+        if not self.NARROW or not self.has_class("-narrow"):
+            return Layout(columns)
+        room = max(0, table.container_size.width - FRAME)
+        return Layout(columns, flexible=self.FLEXIBLE, room=room, below=True)
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return all rows in the order shown, before the filter."""
         return []
 
     def chosen(self, key: str) -> None:
-        """Act on the row with this key, when enter is pressed on it."""
+        """Act on the row with this key, when enter is pressed on it: show all about it."""
+        if self.DETAIL:
+            shown = lines(*DETAILS[self.DETAIL](self.fttui.state, key))
+        else:
+            row = next(row for row in self._rows or () if row.key == key)
+            named = zip(self.COLUMNS, row.cells, strict=False)
+            shown = lines(*(assemble((f"{name}: ", DIM), text) for name, text in named))
+        self.fttui.push_screen(TextPage(self.NAME, shown))
 
     def show_body(self, state: AppState, now: float) -> None:
         """Update the table; the cursor stays on its row."""
@@ -93,13 +115,14 @@ class TableScreen(RunScreen):
         return GAP.join(key for key in keys if not any(f"{{{id_}}}" in key for id_ in refused))
 
     def _refill(self, rows: list[TableRow]) -> None:
-        known = self._rows
-        if known is not None and _same(rows, known):
+        known, table = self._rows, self.query_one(DataTable)
+        layout = self._new_layout(table)
+        if known is not None and layout == self._layout and _same(rows, known):
             return
-        table = self.query_one(DataTable)
+        self._layout = layout
         place = table.cursor_row
         held = known[place].key if known and 0 <= place < len(known) else ""
-        fill(table, self.columns(), rows)
+        fill(table, layout, rows)
         at = next((i for i, row in enumerate(rows) if row.key == held), 0)
         table.move_cursor(row=at if place else 0, animate=False)
         self._rows = rows
@@ -166,6 +189,12 @@ def _same(rows: Sequence[TableRow], others: Sequence[TableRow]) -> bool:
     if len(rows) != len(others):
         return False
     return all(
-        a.key == b.key and all(x.is_same(y) for x, y in zip(a.cells, b.cells, strict=True))
+        a.key == b.key
+        and _is_same(a.below, b.below)
+        and all(x.is_same(y) for x, y in zip(a.cells, b.cells, strict=True))
         for a, b in zip(rows, others, strict=True)
     )
+
+
+def _is_same(below: Content | None, other: Content | None) -> bool:
+    return below is other if below is None or other is None else below.is_same(other)

@@ -80,7 +80,7 @@ def test_what_is_refused_says_why() -> None:
     taken = fold(state, [BeatArrived(other)], 0)
     assert why_not(ACTION_OF["lr.change"], taken) == "bob@lab has control; take it over with t"
     assert why_not(ACTION_OF["control.toggle"], taken) is None
-    assert why_not(ACTION_OF["anomaly.recover"], state) == "no open anomaly"
+    assert why_not(ACTION_OF["anomaly.recover"], state) == "no open incident"
     assert why_not(ACTION_OF["anomaly.recover"], _state(live_spike())) is None
     assert "no checkpoint" in str(
         why_not(ACTION_OF["run.rollback"], _state(Script().start().run().train(1)))

@@ -38,6 +38,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
 from fttui.tui.app import FttuiApp
 from fttui.tui.preferences import Preferences
+from fttui.tui.screens.incident_page import IncidentPage
 from fttui.tui.screens.modals.confirm import ConfirmScreen
 from fttui.tui.screens.modals.help import HelpScreen
 from fttui.tui.screens.modals.prompt import PromptScreen
@@ -373,7 +374,7 @@ async def test_a_report_opens_and_a_missing_one_is_told() -> None:
     session = FakeSession(eventful())
     async with driven(session) as (app, pilot):
         await pilot.press("3", "enter")
-        await until(pilot, lambda: isinstance(app.screen, TextPage))
+        await until(pilot, lambda: isinstance(app.screen, IncidentPage))
         await until(pilot, lambda: "against a baseline" in text_of(app))
         await pilot.press("escape")
         await until(pilot, lambda: app.current_mode == "anomalies" and len(app.screen_stack) == 1)

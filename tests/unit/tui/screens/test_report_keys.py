@@ -14,17 +14,22 @@ from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import RunStarted, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.actions import key_for
+from fttui.tui.dialogs.diagnosis import diagnose
+from fttui.tui.dialogs.diagnosis import to_markdown as markdown_of
 from fttui.tui.preferences import Preferences
-from fttui.tui.screens.report_keys import culprit_hint, with_keys
+from fttui.tui.screens.report_keys import key_of_advice
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.connection_port import Link
+from fttui.tui.view_model.incidents.incident import Incident
 from fttui.tui.view_model.reducer import apply_many
-from fttui.tui.view_model.run_view import Anomaly, RunView
+from fttui.tui.view_model.run_view import RunView
 from tests.support.report_scene import spike_report
 from tests.support.session_double import FakeSession, live_spike
 from tests.unit.tui.app.driving import driven, text_of, until
 
 REPORT = """# Training Anomaly Report
+
+The loss jumped.
 
 ## Likely Causes
 
@@ -33,74 +38,61 @@ REPORT = """# Training Anomaly Report
 ## Recommended Actions
 
 1. `recover a1241`: goes back
-2. `rollback step-000800-t1 lr=0.5`: does the same by hand
-3. `pause`: most spikes recover
-4. `brew coffee`: of another version
 """
-OLD = REPORT.replace("`:", "` [§]:")
-"""As versions before wrote it, with a key."""
+WAYS = ("recover a1241", "rollback step-000800-t1 lr=0.5", "pause", "brew coffee")
 
 
 def state_of(*, keys: dict[str, str] | None = None) -> AppState:
-    state = AppState(run=apply_many(RunView(), live_spike().records), keys=keys or {})
+    run = apply_many(RunView(), live_spike(*WAYS).records)
+    state = AppState(run=run, keys=keys or {})
     return replace(state, link=replace(state.link, link=Link.LIVE))
 
 
-def current(state: AppState) -> Anomaly:
-    found = state.run.current_anomaly
+def current(state: AppState) -> Incident:
+    found = state.run.current_incident
     assert found is not None
     return found
 
 
-@pytest.mark.parametrize("report", [REPORT, OLD])
-def test_each_command_gets_the_key_that_sends_it(report: str) -> None:
+def keys_of(state: AppState, incident: Incident | None = None) -> list[str | None]:
+    found = incident or current(state)
+    actions = diagnose(state.run, found, {found.main.event.report: REPORT}).actions
+    return [key_of_advice(advice, found, state) for advice in actions]
+
+
+def test_each_command_gets_the_key_that_sends_it() -> None:
+    assert keys_of(state_of()) == ["R", "r", "space", None, "F"]
+
+
+def test_they_are_the_users_own_keys() -> None:
+    keys = {"anomaly.recover": "A", "run.rollback": "B", "run.pause": "f9"}
+    assert keys_of(state_of(keys=keys)) == ["A", "B", "f9", None, "F"]
+
+
+def test_the_recovery_key_belongs_to_the_current_incident_only() -> None:
     state = state_of()
-    text = with_keys(report, current(state), state)
-    assert "1. `recover a1241` [R]: goes back" in text
-    assert "2. `rollback step-000800-t1 lr=0.5` [r]: does" in text
-    assert "3. `pause` [space]: most" in text
-    assert "4. `brew coffee`: of another version" in text
-    assert "1. an outlier batch\n" in text
+    other = replace(current(state), id="a3")
+    assert keys_of(state, other)[0] is None
 
 
-@pytest.mark.parametrize("report", [REPORT, OLD])
-def test_they_are_the_users_own_keys(report: str) -> None:
-    state = state_of(keys={"anomaly.recover": "A", "run.rollback": "B", "run.pause": "f9"})
-    text = with_keys(report, current(state), state)
-    assert [text.count(f"` [{key}]:") for key in ("A", "B", "f9")] == [1, 1, 1]
-    assert not any(f"[{key}]" in text for key in ("R", "r", "space", "§"))
-
-
-def test_the_first_line_and_the_list_have_the_key_of_the_first_command() -> None:
-    state, page = state_of(), to_markdown(spike_report())
-    lines = with_keys(page, current(state), state).splitlines()
-    todo = "`recover a1241` [R], unless the loss returns to its usual level"
-    assert lines[0] == f"# Loss spike at step 1241: {todo}"
-    assert any(line.startswith("1. `recover a1241` [R]: Goes back 441 steps") for line in lines)
-    assert any(line.startswith("3. `pause` [space]: Holds") for line in lines)
-    other = replace(current(state), step=3)
-    assert with_keys(page, other, state).splitlines()[0] == page.splitlines()[0]
-
-
-def test_a_report_that_recommends_nothing_has_no_keys() -> None:
-    state, page = state_of(), to_markdown(spike_report([1.2, 1.3, 1.4, 1.5, 1.3, 1.2, 1.4, 40.0]))
-    assert "nothing to do, one odd record explains it" in page
-    assert with_keys(page, current(state), state) == page
-
-
-def test_the_recovery_key_belongs_to_the_current_anomaly_only() -> None:
-    state = state_of()
-    other = replace(current(state), step=3)
-    assert "1. `recover a1241`: goes back" in with_keys(REPORT, other, state)
-
-
-@pytest.mark.parametrize("report", [REPORT, OLD])
-def test_a_run_that_takes_no_commands_shows_none(report: str) -> None:
-    state = replace(state_of(), read_only=True)
-    assert with_keys(report, current(state), state) == REPORT
-    script = live_spike().add(StateChanged(state=RunState.PAUSED))
+def test_a_run_that_takes_no_commands_shows_no_keys() -> None:
+    assert set(keys_of(replace(state_of(), read_only=True))) == {None}
+    script = live_spike(*WAYS).add(StateChanged(state=RunState.PAUSED))
     state = replace(state_of(), run=apply_many(RunView(), script.records))
-    assert "3. `pause`: most" in with_keys(report, current(state), state)
+    assert keys_of(state)[2] is None, "space resumes a paused run"
+
+
+def test_a_diagnosis_says_first_what_happened_and_folds_the_figures() -> None:
+    state = state_of()
+    page = to_markdown(spike_report())
+    found = diagnose(state.run, current(state), {current(state).main.event.report: page})
+    assert found.title == "Loss spike at step 1,241: loss 1.400 → 9.100"
+    assert found.what.startswith("The loss jumped to 9.1")
+    assert "1241 ▲" in found.plot
+    assert [section.title for section in found.sections][:2] == ["Evidence", "Samples"]
+    assert "Recommended commands" not in [section.title for section in found.sections]
+    text = markdown_of(found)
+    assert text.index("recover a1241") < text.index("## Evidence") < text.index("## Alarms (1)")
 
 
 @pytest.mark.parametrize(
@@ -128,18 +120,17 @@ async def test_every_screen_shows_the_users_own_keys() -> None:
         "anomaly.recover": "A", "run.rollback": "B", "go.anomalies": "f3", "go.samples": "f7",
         "app.detach": "f10", "run.sample": "f8",
     }  # fmt: skip
-    session = FakeSession(live_spike())
+    session = FakeSession(live_spike(*WAYS))
     session.fetch_report = answered(REPORT)  # type: ignore[assignment, method-assign]
     async with driven(session, size=(200, 50), preferences=Preferences(keys=keys)) as (app, pilot):
-        await until(pilot, lambda: "A rollback" in text_of(app))
+        await until(pilot, lambda: "A recover" in text_of(app))
         assert "f3 report" in text_of(app)
         assert "f10 detach" in text_of(app)
         await pilot.press("f3")
-        await until(pilot, lambda: "A roll back" in text_of(app))
-        assert "A rollback step-000800-t1" in text_of(app)
+        await until(pilot, lambda: "A recover" in text_of(app))
         await pilot.press("enter")
-        await until(pilot, lambda: "[A]: goes back" in text_of(app))
-        assert "[B]: does the same by hand" in text_of(app)
+        await until(pilot, lambda: "recover a1241 [A]" in text_of(app))
+        assert "rollback step-000800-t1 lr=0.5 [B]" in text_of(app)
         await pilot.press("escape", "f8", "x")
         await until(pilot, lambda: "appears on the samples screen (f7)" in text_of(app))
         await pilot.press("escape")
@@ -154,19 +145,23 @@ def answered(report: str) -> Callable[[str], Coroutine[Any, Any, str]]:
     return fetch
 
 
-def test_a_report_says_how_to_find_the_samples_until_they_are_found() -> None:
+def test_a_report_offers_the_search_for_samples_until_they_are_found() -> None:
     state = state_of()
-    anomaly = current(state)
-    hint = culprit_hint(REPORT, anomaly, state)
-    assert f"`culprit {anomaly.event.id}` [F] finds the samples" in hint
-    assert culprit_hint(f"{REPORT}\n## Culprits\n", anomaly, state) == ""
-    slow = replace(anomaly, event=structs.replace(anomaly.event, kind="throughput_drop"))
-    assert culprit_hint(REPORT, slow, state) == ""
+    found = current(state)
+    name = found.main.event.report
+
+    def offered(report: str, incident: Incident = found) -> list[str]:
+        return [a.way.text for a in diagnose(state.run, incident, {name: report}).actions]
+
+    assert f"culprit {found.id}" in offered(REPORT)
+    assert f"culprit {found.id}" not in offered(f"{REPORT}\n## Culprits\n")
+    slow = replace(found.main, event=structs.replace(found.main.event, kind="throughput_drop"))
+    assert "culprit" not in " ".join(offered(REPORT, replace(found, alarms=(slow,))))
 
 
-def test_no_search_is_offered_where_the_trainer_refuses_it() -> None:
+def test_no_key_is_offered_where_the_trainer_refuses_the_search() -> None:
     state = state_of()
     assert isinstance(state.run.started, RunStarted)
     refused = structs.replace(state.run.started, refused={"culprit": "the script has the data"})
     watched = replace(state, run=replace(state.run, started=refused))
-    assert culprit_hint(REPORT, current(state), watched) == ""
+    assert keys_of(watched)[-1] is None

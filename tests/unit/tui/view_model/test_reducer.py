@@ -148,10 +148,10 @@ def test_checkpoints_come_and_go() -> None:
 def test_the_open_anomaly_is_the_current_one_until_its_verdict() -> None:
     script = live_spike()
     view = _fold(script)
-    assert view.current_anomaly is not None
-    assert view.current_anomaly.step == 1241
+    assert view.current_incident is not None
+    assert view.current_incident.first_step == 1241
     script.add(AnomalyResolved(id="a1241", verdict="recovered"))
-    assert _fold(script).current_anomaly is None
+    assert _fold(script).current_incident is None
 
 
 def test_a_command_in_force_is_known_before_the_next_step() -> None:

@@ -1,0 +1,1 @@
+"""`report`: print the report of an incident or of an anomaly."""

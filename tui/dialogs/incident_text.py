@@ -1,0 +1,166 @@
+"""Incidents in words: cause and consequence, peak, what was done, how it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from fttui.engine.protocol.commands import Rollback
+
+from ..text import format as fmt
+from ..view_model.branches import value_on
+from ..view_model.incidents.alarm import Anomaly
+from ..view_model.incidents.fold import METRICS
+from ..view_model.incidents.incident import Incident, IncidentState
+from ..view_model.incidents.peak import NAMES, Peak, peak_of
+from ..view_model.interventions import Intervention
+from ..view_model.run_view import RunView
+
+RAISED_STEPS, RAISED = 20, 1.5
+"""A learning rate raised by this factor at most so many steps before is named as the cause."""
+KIND_NAMES = {
+    "spike": "loss spike",
+    "grad_explosion": "gradient explosion",
+    "nonfinite": "value that is not finite",
+    "dead": "no gradient",
+    "throughput_drop": "lower throughput",
+    "lr_misconfig": "unusable learning rate",
+    "straggler": "slow rank",
+    "vram_leak": "memory leak",
+}
+
+
+def kind_name(kind: str) -> str:
+    """Return the name of a kind of alert, such as `loss spike`."""
+    return KIND_NAMES.get(kind, kind.replace("_", " "))
+
+
+def headline(run: RunView, incident: Incident) -> str:
+    """Return cause and consequence in one line.
+
+    Such as `LR ×50 from step 41 (lr scale 50 by ann): loss 4.41 → 94 at step 60`.
+    """
+    found, what = cause(run, incident), consequence(run, incident)
+    if found:
+        return f"{found}: {what}"
+    first = incident.alarms[0]
+    name = kind_name(first.event.kind)
+    place = f" at step {first.step:,}"
+    return f"{name[:1].upper()}{name[1:]}{place}: {what.removesuffix(place)}"
+
+
+def cause(run: RunView, incident: Incident) -> str:
+    """Return the cause that the journal shows; empty if it shows none."""
+    odd = [alarm.event.explained_by for alarm in incident.alarms]
+    if all(odd):
+        return f"One odd record at step {incident.first_step:,}, {odd[0]}"
+    return _raised_rate(run, incident.alarms[0])
+
+
+def _raised_rate(run: RunView, alarm: Anomaly) -> str:
+    """Return the newest rise of the learning rate shortly before an alarm; empty without one."""
+    for step in range(alarm.step, max(1, alarm.step - RAISED_STEPS), -1):
+        now, before = (
+            value_on(run.branches, alarm.branch, "lr_scale", s) for s in (step, step - 1)
+        )
+        if now and before and now / before >= RAISED:
+            by = _who_raised(run, step - 1)
+            return f"LR ×{fmt.factor(now / before)} from step {step:,}{by}"
+    return ""
+
+
+def _who_raised(run: RunView, step: int) -> str:
+    for item in reversed(run.interventions.items):
+        if item.text.startswith("lr ") and item.step == step:
+            return f" ({item.text} by {short_issuer(item.issuer)})"
+    return ""
+
+
+def consequence(run: RunView, incident: Incident) -> str:
+    """Return how far the metric went, such as `loss 4.41 → 94 at step 60`."""
+    peak = peak_of(run.branches, incident)
+    if peak is None:
+        return incident.main.event.headline
+    if not math.isfinite(peak.value):
+        return f"{peak.metric} {fmt.number(peak.value)} at step {peak.step:,}"
+    if METRICS.get(incident.main.event.kind) is None:
+        return incident.main.event.headline
+    return f"{peak_words(peak)} at step {peak.step:,}"
+
+
+def peak_words(peak: Peak) -> str:
+    """Return a peak as `loss 4.41 → 94`, or `gradient norm 46,680, ×6,720 its usual 6.94`."""
+    value = _figure(peak.value)
+    if peak.usual is None:
+        return f"{peak.metric} {value}"
+    if peak.metric == NAMES["loss"] or peak.ratio is None:
+        return f"{peak.metric} {_figure(peak.usual)} → {value}"
+    return f"{peak.metric} {value}, ×{_figure(peak.ratio)} its usual {_figure(peak.usual)}"
+
+
+def _figure(value: float) -> str:
+    """Return a number with thousands instead of an exponent."""
+    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else fmt.number(value)
+
+
+def short(run: RunView, incident: Incident) -> str:
+    """Return an incident in a few words for a list: its alarm, or its peak and the alarms."""
+    if len(incident.alarms) == 1:
+        return incident.main.event.headline
+    return f"{consequence(run, incident)}, {fmt.plural(len(incident.alarms), 'alarm')}"
+
+
+def short_issuer(issuer: str) -> str:
+    """Return an issuer without the machine, such as `ann` for `ann@laptop`."""
+    return issuer.split("@")[0] or "unknown"
+
+
+def done(incident: Incident) -> Iterator[str]:
+    """Yield what was done about an incident, one sentence each, oldest first."""
+    for item in incident.commands:
+        yield f"{item.text} by {short_issuer(item.issuer)}: {item.outcome()}"
+    if not any(isinstance(i.command, Rollback) or _is_recover(i) for i in incident.commands):
+        for back in incident.rollbacks:
+            event = back.event
+            yield f"rolled back from {event.from_step:,} to {event.to_step:,} by the guard"
+    if (decision := incident.decision) is not None:
+        yield f"autopilot: {decision.decision} {decision.command}".rstrip()
+
+
+def _is_recover(item: Intervention) -> bool:
+    return item.text.startswith(("recover", "rollback"))
+
+
+def ending(incident: Incident) -> str:
+    """Return how an incident ended, or its state if it has not."""
+    match incident.state:
+        case IncidentState.RECOVERED if incident.probation is not None:
+            return (
+                f"recovered: passed its probation of {fmt.plural(incident.probation.steps, 'step')}"
+            )
+        case IncidentState.RECOVERED:
+            return f"recovered {_after(incident)}"
+        case IncidentState.ABANDONED if incident.rollbacks:
+            event = incident.rollbacks[-1].event
+            return f"{incident.text}: rolled back from {event.from_step:,} to {event.to_step:,}"
+        case IncidentState.OPEN if any(a.verdict == "not recovered" for a in incident.pending):
+            return "open: it has not recovered by itself"
+        case IncidentState.RECOVERING:
+            return f"recovering {_after(incident)}; the result is not known yet"
+        case _:
+            return incident.text
+
+
+def _after(incident: Incident) -> str:
+    sent = [item for item in incident.commands if item.settled]
+    return f"after {sent[-1].text} by {short_issuer(sent[-1].issuer)}" if sent else "by itself"
+
+
+def alarm_lines(incident: Incident) -> list[str]:
+    """Return a line per alarm: step, severity, headline and verdict."""
+    several = len(incident.timelines) > 1
+    return [
+        f"step {a.step:,}{f' (timeline {a.timeline})' if several else ''}: {a.event.severity} "
+        f"{kind_name(a.event.kind)}: {a.event.headline} ({a.verdict or 'no verdict yet'})"
+        for a in incident.alarms
+    ]
