@@ -4,8 +4,9 @@
         [--length 24] [--keep FOLDER] [poison] [lr] [nan]
 
 Trains the demo configuration shortened. The beginning is trained once; from its checkpoint every
-incident goes on twice, with the same state and data: left alone, and with one `recover` as soon as
-an alarm names something that calls for it. Prints the report's first lines and the losses; `--keep`
+incident goes on twice, with the same state and data: left alone, and with the key R, which is
+pressed in the real app and confirmed at the end of the first step with an alarm, and again if the
+recovery has failed. Prints the report's first lines and the losses; `--keep`
 leaves the run folders for `fttui show`, and goes on from a beginning that is there. `--model tiny`
 rehearses it with a random model; its losses mean nothing.
 """
@@ -40,12 +41,14 @@ from fttui.engine.protocol.events import (
     ProbationEnded,
     RolledBack,
     RunEnded,
+    StateChanged,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.trainers.pairs import PairTrainer
+from tests.bench.press_key import press
 from tests.support.tiny import tiny_llama
 from tests.support.training import Played, Script, ScriptedEventLog, play
 
@@ -148,20 +151,40 @@ def _words(batch: Any) -> bytes:
 INCIDENTS = {"poison": poison, "lr": lr, "nan": nan}
 
 
+class _Person:
+    """Presses R in the app at the end of a step, when it has an alarm or a recovery has failed."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._run = run
+        self._waits = self._recovered = False
+
+    def see(self, log: ScriptedEventLog, event: AnyEvent) -> None:
+        """Watch an event of the run; press the key if it is time to."""
+        if isinstance(event, AnomalyRaised) and event.severity == "alarm":
+            self._waits |= not self._recovered and event.kind in CALLING
+        if isinstance(event, ProbationEnded) and not event.passed:
+            self._waits = True
+        halted = isinstance(event, StateChanged) and event.state is RunState.HALTED
+        if not self._waits or not (halted or isinstance(event, StepFinished)):
+            return
+        self._waits, self._recovered = False, True
+        kind, step = type(event), log.step
+        known = lambda rs: any(r.step == step and type(r.event) is kind for r in rs[-20:])  # noqa: E731
+        command, said = press(self._run, known)
+        print(f"    step {step}: R, y sent: {command or 'nothing'}   ({said})", flush=True)
+        if command:
+            log.send(command)
+
+
 @contextmanager
-def _one_key(recovering: bool) -> Iterator[None]:
-    """A person who presses R at the first alarm that calls for it and if that failed, or never."""
-    record, pressed = ScriptedEventLog.record, [not recovering]
+def _one_key(run: RunDirectory, recovering: bool) -> Iterator[None]:
+    """A person who presses R in the app at the first alarm and if that failed, or never."""
+    record, person = ScriptedEventLog.record, _Person(run)
 
     def watching(self: ScriptedEventLog, event: AnyEvent) -> None:
         record(self, event)
-        if recovering and isinstance(event, ProbationEnded) and not event.passed:
-            self.send("recover")
-        if not isinstance(event, AnomalyRaised) or event.severity != "alarm":
-            return
-        if not pressed[0] and event.kind in CALLING:
-            pressed[0] = True
-            self.send(f"recover {event.id}")
+        if recovering:
+            person.see(self, event)
 
     with mock.patch.object(ScriptedEventLog, "record", watching):
         yield
@@ -197,7 +220,7 @@ def _beginning(folder: Path, setting: Setting) -> Path:
 def _played(name: str, beginning: Path, setting: Setting, *, recovering: bool) -> Played:
     run = beginning.with_name(f"{name}-{'one-key' if recovering else 'alone'}")
     shutil.copytree(beginning, run)
-    with INCIDENTS[name](setting) as script, _one_key(recovering):
+    with INCIDENTS[name](setting) as script, _one_key(RunDirectory(run), recovering):
         script.states[RunState.HALTED] = [] if recovering else ["stop no-save"]
         played = play(RunDirectory(run), script, resume="last", device=setting.device, name="demo")
     _end(played)

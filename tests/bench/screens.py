@@ -32,7 +32,7 @@ from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.screens.handlers.background import open_report
-from fttui.tui.screens.text_page import TextPage
+from fttui.tui.screens.incident_page import IncidentPage
 from fttui.tui.view_model.connection_port import Link, Session
 from tests.bench import check_picture
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
@@ -78,9 +78,9 @@ async def _picture(
     async with app.run_test(size=size) as pilot:
         await _settled(pilot, app, heard)
         if report:
-            alarms = [a for a in app.state.run.anomalies if a.event.severity == "alarm"]
-            open_report(app, alarms[0].event.id)
-            await _settled(pilot, app, lambda: isinstance(app.screen, TextPage))
+            alarms = [i for i in app.state.run.incidents if i.severity == "alarm"]
+            open_report(app, alarms[0].id)
+            await _settled(pilot, app, lambda: isinstance(app.screen, IncidentPage))
         for key in keys:
             await pilot.press(key)
             await _settled(pilot, app, lambda: True)

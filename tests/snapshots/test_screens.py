@@ -13,7 +13,7 @@ from fttui.engine.protocol.events import AnomalyRaised, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.app import FttuiApp
 from fttui.tui.preferences import Preferences
-from fttui.tui.screens.text_page import TextPage
+from fttui.tui.screens.incident_page import IncidentPage
 from fttui.tui.view_model.connection_port import Link
 from tests.support.matrix import in_part
 from tests.support.report_scene import spike_report
@@ -147,7 +147,7 @@ def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferen
             await pilot.press(key)
             await pilot.pause()
         if scene == "report":
-            await until(pilot, lambda: isinstance(app.screen, TextPage))
+            await until(pilot, lambda: isinstance(app.screen, IncidentPage))
         app.redraw()
         for _ in range(3):
             await pilot.pause()

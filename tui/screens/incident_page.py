@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import wrap
 from typing import ClassVar
 
 from textual import events
@@ -21,6 +22,9 @@ from ..view_model.incidents.incident import Advice, Incident
 from ..widgets.text_line import ACCENT, BOLD, DIM, WATCH, TextLine, assemble, lines, plain
 from .base import RunScreen
 from .report_keys import key_of_advice
+
+INDENT = " " * 5
+"""In front of the lines that say what the chosen action will do."""
 
 
 class ActionRow(TextLine):
@@ -125,17 +129,23 @@ class IncidentPage(RunScreen):
             row.put(self._action(row.index, advice, state))
 
     def _action(self, index: int, advice: Advice, state: AppState) -> Content:
-        """Return an action as its number, command, key and what it will do, or why it cannot."""
+        """Return an action as its number, command and key, or why it cannot be sent.
+
+        What the chosen one will do stands below it.
+        """
         chosen = index == self._chosen
         why_not = refusal_of(advice.way.typed, state)
         key = key_of_advice(advice, self.incident, state)
         command = advice.way.text + (f" [{key}]" if key else "")
         look = DIM if why_not else f"{BOLD} {ACCENT}" if chosen else ACCENT
-        return assemble(
-            (f"{'▸' if chosen else ' '} {index + 1}. ", look),
-            (command, look),
-            f"  {advice.way.why}" if not why_not else (f"  not possible: {why_not}", DIM),
+        head = assemble(
+            (f"{'▸' if chosen else ' '} {index + 1}. {command}", look),
+            (f"  not possible: {why_not}" if why_not else "", DIM),
         )
+        if not chosen or not advice.way.why:
+            return head
+        width = max(20, self.query_one("#text").content_size.width - len(INDENT))
+        return lines(head, *(assemble((INDENT + row, DIM)) for row in wrap(advice.way.why, width)))
 
     def action_move(self, by: int) -> None:
         """Choose the next or previous action; beyond the last one, scroll."""

@@ -346,7 +346,8 @@ def _probation_ended(view: RunView, record: Record, event: ProbationEnded) -> Ru
 
 def _autopilot_decided(view: RunView, record: Record, event: AutopilotDecided) -> RunView:
     text = f"autopilot: {event.decision} {event.command}".rstrip()
-    line = LogLine(record.time, "info", f"{text} ({event.reason})" if event.reason else text)
+    text = f"{text} ({event.reason})" if event.reason else text
+    line = LogLine(record.time, "info", text, anomaly=event.anomaly)
     decisions = {**view.decisions, event.anomaly: event}
     return replace(view, decisions=decisions, log=(*view.log[1 - LOG_LIMIT :], line))
 

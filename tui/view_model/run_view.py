@@ -102,6 +102,8 @@ class LogLine:
     level: str
     text: str
     rank: int = 0
+    anomaly: str = ""
+    """Id of the anomaly that it is about; empty for any other line."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from textual.content import Content
 
 from ..actions import key_of, keyed
 from ..dialogs.incident_text import cause, done, short
+from ..dialogs.status_text import Status, status_of
 from ..text import format as fmt
 from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ..view_model.app_state import AppState
@@ -127,39 +128,50 @@ class InterventionPanel(TextLine):
         self.put(lines(*(intervention_line(item, width) for item in newest[: max(1, height)])))
 
 
-class LogTail(TextLine):
-    """Shows the newest log line, or the progress of a long operation."""
+class StatusLine(TextLine):
+    """Shows the progress of a long operation, else the newest result or event while it is news."""
 
-    def show(self, state: AppState) -> None:
-        """Draw the newest log line or the progress of an operation."""
+    def show(self, state: AppState, now: float) -> None:
+        """Draw progress or news at `now` (Unix seconds)."""
         width = max(10, self.content_size.width)
         run = state.run
         if run.progress is not None:
             share = f" {run.progress.done / run.progress.total:.0%}" if run.progress.total else ""
             self.put(assemble(("… ", ACCENT), run.progress.label, (share, DIM)))
-        elif run.log:
-            self.put(log_line(run.log[-1], width))
+        elif (news := status_of(state, now)) is not None:
+            self.put(status_line(state, news, width))
         else:
             self.put(Content(""))
+
+
+def status_line(state: AppState, news: Status, width: int) -> Content:
+    """Return news as `12:04:33  text` in the colour of its level, cut to `width` cells."""
+    if not news.shown_by:
+        return log_line(LogLine(news.time, news.level, news.text), width)
+    more = assemble((f"  {key_of(news.shown_by, state)} ", ACCENT), ("all", DIM))
+    line = log_line(LogLine(news.time, news.level, news.text), width - more.cell_length)
+    return assemble(line, more)
 
 
 class NewestEvent(TextLine):
     """Shows the most important event as one line, for small terminals.
 
-    That is the running command, else the current incident, else the newest command, else the newest
-    log line.
+    That is the running command, else the current incident, else the newest result or event while it
+    is news, else the newest command.
     """
 
-    def show(self, state: AppState) -> None:
-        """Draw the running command, else the current incident, else the newest command or line."""
+    def show(self, state: AppState, now: float) -> None:
+        """Draw the most important event at `now` (Unix seconds)."""
         width = max(10, self.content_size.width)
         current = state.run.current_incident
         items = state.run.interventions.items
-        if items and (not items[-1].settled or current is None):
+        if items and not items[-1].settled:
             self.put(intervention_line(items[-1], width))
         elif current is not None:
             self.put(incident_line(state.run, current, width))
-        elif state.run.log:
-            self.put(log_line(state.run.log[-1], width))
+        elif (news := status_of(state, now)) is not None:
+            self.put(status_line(state, news, width))
+        elif items:
+            self.put(intervention_line(items[-1], width))
         else:
             self.put(assemble(("no incident and no intervention so far", DIM)))

@@ -27,9 +27,12 @@ REPORTS_READ = 8
 """At most so many reports of an incident's alarms are fetched, that of the main alarm first."""
 
 
-def open_report(app: AppBase, incident_id: str) -> None:
-    """Fetch the reports of an incident's alarms and show the incident."""
-    app.run_worker(_open_report(app, incident_id), group="report", exclusive=True)
+def open_report(app: AppBase, name: str) -> None:
+    """Fetch the reports of an incident's alarms and show it; `name` is its id or that of an alarm.
+
+    That a report cannot be fetched is told.
+    """
+    app.run_worker(_open_report(app, name), group="report", exclusive=True)
 
 
 def change_control(app: AppBase, *, take: bool) -> None:
@@ -67,8 +70,10 @@ async def _load_data_sample(app: AppBase) -> None:
         app.redraw()
 
 
-async def _open_report(app: AppBase, incident_id: str) -> None:
-    incident = next((i for i in app.state.run.incidents if i.id == incident_id), None)
+async def _open_report(app: AppBase, name: str) -> None:
+    incidents = app.state.run.incidents
+    named = (i for i in incidents if name == i.id or any(name == a.event.id for a in i.alarms))
+    incident = next(named, None)
     if incident is None:
         return
     alarms = [incident.main, *(a for a in incident.alarms if a is not incident.main)]
@@ -79,7 +84,7 @@ async def _open_report(app: AppBase, incident_id: str) -> None:
         except (FttuiError, OSError) as error:
             app.tell(f"the report {name} cannot be fetched: {error}")
             break
-    await app.push_screen(IncidentPage(incident_id, reports))
+    await app.push_screen(IncidentPage(incident.id, reports))
 
 
 async def _change_control(app: AppBase, *, take: bool) -> None:

@@ -15,7 +15,7 @@ from ...actions import bindings
 from ...plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
 from ...text import format as fmt
 from ...view_model.app_state import AppState
-from ...widgets.event_panels import IncidentPanel, InterventionPanel, LogTail, NewestEvent
+from ...widgets.event_panels import IncidentPanel, InterventionPanel, NewestEvent, StatusLine
 from ...widgets.plot import Plot
 from ...widgets.start_panel import StartPanel
 from ...widgets.status_panels import OutcomePanel
@@ -23,7 +23,7 @@ from ...widgets.text_line import DIM, Piece, TextLine, assemble
 from .plot_screen import PlotScreen
 
 OPENS: dict[type[TextLine], str] = {
-    AnomalyPanel: "go.anomalies", InterventionPanel: "go.interventions", LogTail: "go.log",
+    IncidentPanel: "go.anomalies", InterventionPanel: "go.interventions", StatusLine: "go.log",
     NewestEvent: "go.anomalies",
 }  # fmt: skip
 """Actions of panels of the dashboard when they are clicked."""
@@ -51,11 +51,11 @@ class DashboardScreen(PlotScreen):
             yield InterventionPanel(classes="panel")
         yield TextLine(id="strip")
         yield NewestEvent(id="newest")
-        yield LogTail(id="log-tail")
+        yield StatusLine(id="log-tail")
 
     def numbered(self) -> Mapping[str, str]:
         """Return the panels that have a screen of their own."""
-        return {kind.__name__: OPENS[kind] for kind in (AnomalyPanel, InterventionPanel)}
+        return {kind.__name__: OPENS[kind] for kind in (IncidentPanel, InterventionPanel)}
 
     def on_click(self, event: Click) -> None:
         """Open the screen of the panel that was clicked."""
@@ -77,8 +77,8 @@ class DashboardScreen(PlotScreen):
             plot.offer(state)
         self.query_one(IncidentPanel).show(state)
         self.query_one(InterventionPanel).show(state)
-        self.query_one(NewestEvent).show(state)
-        self.query_one(LogTail).show(state)
+        self.query_one(NewestEvent).show(state, now)
+        self.query_one(StatusLine).show(state, now)
         self.query_one("#strip", TextLine).put(_strip(state))
 
 

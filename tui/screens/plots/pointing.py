@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from ...plot.frame import MARK_SHAPE
+from ...view_model.incidents.alarm import Anomaly
 from ...view_model.plot_view import MIN_SPAN, PlotView
-from ...view_model.run_view import Anomaly, Mark
+from ...view_model.run_view import Mark
 
 RANK = {kind: rank for rank, kind in enumerate(MARK_SHAPE)}
 """Priority of events of which several are in one column."""
