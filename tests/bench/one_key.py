@@ -52,7 +52,7 @@ async def _diverge(run: RunDirectory) -> None:
     async with app.run_test(size=SIZE) as pilot:
         await _until(pilot, lambda: app.state.run.step >= RAISED_AT)
         app.send(ScaleLr(factor=FACTOR))
-        await _until(pilot, lambda: app.state.run.current_anomaly is not None)
+        await _until(pilot, lambda: app.state.run.current_incident is not None)
         last = app.state.run.step + WAITED
         await _until(pilot, lambda: app.state.run.step >= last)
         for key in ("R", "y"):
