@@ -10,7 +10,7 @@ from ..actions import key_of
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
-from ..view_model.start.stages import IMPORT, StartStage, ahead
+from ..view_model.start.stages import StartStage, ahead
 from .event_panels import log_line
 from .text_line import ACCENT, BOLD, DIM, WATCH, TextLine, assemble, bar, lines, spread
 
@@ -97,8 +97,6 @@ def _stage(stage: StartStage, now: float, width: int) -> Content:
     if stage.share is not None and width >= _MOST:
         share = f" {fmt.percent(stage.share, 0):>5}"
         pieces.append(assemble(bar(stage.share, width - _LABEL - _TIME - 10), share))
-    elif stage.name == IMPORT:
-        pieces.append(assemble(("takes a few seconds; the screen works", DIM)))
     return spread(assemble(*pieces), assemble(took), width)
 
 

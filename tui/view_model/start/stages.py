@@ -54,6 +54,8 @@ def after_record(stages: tuple[StartStage, ...], record: Record) -> tuple[StartS
 def _progressed(
     stages: tuple[StartStage, ...], progress: ProgressMade, time: float
 ) -> tuple[StartStage, ...]:
+    if stages and stages[-1].name == FIRST_STEP:  # such as an evaluation before it
+        return (*_progressed(stages[:-1], progress, time), StartStage(FIRST_STEP, time))
     name = _name(progress.label)
     share = min(1.0, progress.done / progress.total) if progress.total > 0 else None
     until = time if share == 1.0 else None

@@ -568,7 +568,7 @@ async def test_loading_shows_its_progress_and_then_the_curves() -> None:
         shown = text_of(app)
         assert "▸ weights" in shown
         assert "78 %" in shown
-        assert "· first step" in shown
+        assert "▸ first step" in shown
         session.script.run().train(30)
         session.push()
         await until(pilot, lambda: "grad norm" in text_of(app))

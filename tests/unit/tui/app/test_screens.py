@@ -252,7 +252,7 @@ def test_own_keys_are_read_and_faults_named(tmp_path) -> None:
         ('theme = "solarized"', "theme: got 'solarized', expected dark, light or one of atom-one"),
         ("theme = 5", "theme: got 5, expected dark, light or one of atom-one"),
         ('keys = "p"', "keys: expected a table [keys]"),
-        ("dark = true", "unknown key 'dark', expected theme or a table [keys]"),
+        ("dark = true", "unknown key 'dark', expected theme, ascii or a table [keys]"),
     ],
 )
 def test_no_setting_of_the_own_file_is_ignored_silently(tmp_path, text: str, fault: str) -> None:

@@ -62,6 +62,13 @@ def test_an_unknown_progress_is_a_stage_of_its_own_name() -> None:
     assert (stages[-1].name, stages[-1].share) == ("Converting the model", 0.25)
 
 
+def test_what_comes_before_the_first_step_does_not_end_it() -> None:
+    stages = _after((0.0, _started()), (1.0, _started("cpu")), (4.0, _progress("evaluating", 1, 2)))
+    assert [(s.name, s.until, s.share) for s in stages] == [
+        (IMPORT, 1.0, None), ("evaluating", None, 0.5), (FIRST_STEP, None, None),
+    ]  # fmt: skip
+
+
 def test_another_start_begins_anew() -> None:
     stages = _after((0.0, _started()), (1.0, _started("cpu")), (9.0, _started()))
     assert [s.name for s in stages] == [IMPORT]
