@@ -519,9 +519,9 @@ async def test_a_plot_is_maximised_and_the_next_one_takes_its_place() -> None:
         await pilot.press("enter")
         await until(pilot, lambda: "grad norm" not in text_of(app))
         await pilot.press("down")
-        await until(pilot, lambda: "grad norm" in text_of(app) and "loss ──" not in text_of(app))
+        await until(pilot, lambda: "grad norm" in text_of(app) and "loss  ─" not in text_of(app))
         await pilot.press("escape")
-        await until(pilot, lambda: "throughput" in text_of(app) and "loss ──" in text_of(app))
+        await until(pilot, lambda: "throughput" in text_of(app) and "loss  ─" in text_of(app))
 
 
 async def test_1_restores_a_maximised_plot() -> None:
