@@ -7,6 +7,7 @@ Scalars follow the core schema of YAML 1.2: `1e-4` is a number, `off` and `yes` 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,22 +101,34 @@ def too_large(name: str, size_bytes: int) -> str:
 
 
 def parse_scalar(text: str) -> Scalar:
-    """Convert an unquoted scalar by the YAML 1.2 core schema."""
+    """Convert an unquoted scalar by the core schema of YAML 1.2.
+
+    An integer of more than 4,000 digits becomes a float.
+
+    Source: YAML 1.2.2, section 10.3.2.
+    """
     if text in ("", "~", "null", "Null", "NULL"):
         return None
     if text in ("true", "True", "TRUE", "false", "False", "FALSE"):
         return text.lower() == "true"
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    for pattern, convert in _NUMBERS:
+        if pattern.fullmatch(text):
+            return convert(text)
     return text
 
 
 _BREAKS = re.compile("[\n\r\x85\u2028\u2029]")
 """What PyYAML takes for the end of a line."""
-_INT = re.compile(r"[-+]?\d{1,4000}")
-_FLOAT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?|[-+]?\.inf|\.nan")
+_NUMBERS: tuple[tuple[re.Pattern[str], Callable[[str], int | float]], ...] = (
+    (re.compile(r"[-+]?[0-9]{1,4000}"), int),
+    (re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+"), lambda text: int(text, 0)),
+    (re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"), float),
+    (
+        re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"),
+        lambda text: float(text.replace(".", "")),
+    ),
+)
+"""Forms of numbers, each with what reads it."""
 
 
 class _TooMuch(yaml.YAMLError):

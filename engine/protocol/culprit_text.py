@@ -75,7 +75,7 @@ def _change(present: float, absent: float) -> str:
 
 
 def _share(share: float | None) -> str:
-    return "" if share is None else f" ({share:.0%} of what the samples add)"
+    return "" if share is None else f" ({share:.0%} of what all samples of the step add to it)"
 
 
 def _notes(found: CulpritSearch) -> Iterator[str]:

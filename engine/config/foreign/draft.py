@@ -139,14 +139,16 @@ def _pair(path: str, value: Any) -> str:
 
 
 def number(value: Any) -> float:
-    """Return a number that a file may hold as text, such as `2e-4`; a whole one is an int.
+    """Return a number that a file may hold as text, such as `2e-4`.
+
+    A whole one below 2**53 is an int.
 
     Raises:
         ValueError: It is no finite number, or a truth value.
     """
     try:
         found = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         found = math.nan
     if not math.isfinite(found):
         raise ValueError(f"expected a number, got {shown(value)}")

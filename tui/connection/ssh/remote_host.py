@@ -156,12 +156,12 @@ class RemoteHost:
         if _HOST_KEY_REFUSED.search(stderr):
             return LoginRefused(
                 f"the host key of {self.host} is not the known one, so ssh did not log in{why}\n"
-                f"check the key with `ssh {self.host}`, then attach again"
+                f"check the key with `ssh {self.host}`, then try again"
             )
         if _LOGIN_REFUSED.search(stderr):
             return LoginRefused(
                 f"{self.host} refused the login{why}\n"
-                f"make `ssh {self.host}` work (key, agent, passphrase), then attach again"
+                f"make `ssh {self.host}` work (key, agent, passphrase), then try again"
             )
         if _UNKNOWN_HOST.search(stderr):
             return UnknownHost(

@@ -46,7 +46,7 @@ def test_a_culprit_is_shown_with_its_place_text_tokens_shares_and_command() -> N
     lines = culprit_lines(FOUND)
     assert lines[1] == (
         "- `it's 'odd'` in `train.jsonl:7`, 812 tokens, rank 1: loss 6.5 → 1 without it "
-        "(97% of what the samples add), gradient norm 40 → 1.5 without it"
+        "(97% of what all samples of the step add to it), gradient norm 40 → 1.5 without it"
     )
     assert lines[2:4] == ["  - text: `one two 'three'`", "  - first tokens: `one|\\n|two`"]
     command = lines[4].split("`", 1)[1][:-1]
