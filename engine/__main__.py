@@ -311,7 +311,7 @@ def _train(
     start: SessionStart, event_log: EventLog, signals: StopSignals, early: EarlyStop
 ) -> RunEnded:
     run = start.run
-    started = _announce(run, event_log, start.history)
+    started = _announce(start, event_log)
     from .train.distributed.place import leave_place, take_place
     from .train.patches import compile_deferred
 
@@ -374,11 +374,12 @@ def _lost_rank(run: RunDirectory, rank: int) -> str:
     )
 
 
-def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -> RunStarted:
+def _announce(start: SessionStart, event_log: EventLog) -> RunStarted:
     """Record the start of this engine before the model is loaded, and return the event.
 
     Rank 0 also writes the file that names this process as the engine of the run.
     """
+    run, history = start.run, start.history
     config = read_resolved(run.config)
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     started = RunStarted(
@@ -397,7 +398,8 @@ def _announce(run: RunDirectory, event_log: EventLog, history: JournalSummary) -
     if int(os.environ.get("RANK", "0")) == 0:
         after = history.newest.seq if history.newest else 0
         _mark(run, started.incarnation, after, launched="TORCHELASTIC_RUN_ID" in os.environ)
-        launch_followers(run, config)
+        if not start.measures_only:
+            launch_followers(run, config)
     event_log.record(started)
     return started
 

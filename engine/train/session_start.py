@@ -29,3 +29,8 @@ class SessionStart:
     """Learning rates of a run that only sweeps them; None trains."""
     accept_changed: frozenset[str] = frozenset()
     """Kinds of content that may differ from the content of the checkpoint."""
+
+    @property
+    def measures_only(self) -> bool:
+        """Whether the run is only a measurement, so that no tracker and nobody is told of it."""
+        return self.profile_steps > 0 or self.lr_range is not None

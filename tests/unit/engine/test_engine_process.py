@@ -15,6 +15,7 @@ from fttui.engine.run.processes.marks import read_engine_status
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.elastic import LaunchAttempt
 from fttui.engine.train.event_log import EventLog
+from fttui.engine.train.session_start import SessionStart
 from tests.support.engine_double import make_run
 
 
@@ -96,6 +97,6 @@ def test_the_start_of_an_engine_is_recorded_before_the_model_is_loaded(tmp_path:
     events: list[AnyEvent] = []
     event_log = EventLog(None)
     event_log.listen(events.append)
-    started = _announce(run, event_log, summarize_journal(()))
+    started = _announce(SessionStart(run, summarize_journal(())), event_log)
     assert events == [started]
     assert read_engine_status(run) is not None
