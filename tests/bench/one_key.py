@@ -39,8 +39,8 @@ RAISED_AT, FACTOR, WAITED = 57, 50.0, 16
 """Step at which the learning rate is raised, by which factor, and steps until the key."""
 SHORTENED = ("train.steps=130", "eval.every=15", "data.eval_limit=8", "data.max_length=20",
              "model.quantize=none", "checkpoint.every=15")  # fmt: skip
-FIRST = 36
-"""Step of the first frame."""
+FIRST, LAST = 36, 115
+"""Steps of the first and of the last frame."""
 SIZE = SIZES["120x40"]
 
 
@@ -113,12 +113,13 @@ def scenes(records: Sequence[Record]) -> Iterator[Scene]:
 
 
 def read(run: RunDirectory) -> list[Record]:
-    """The records of a run up to its last step."""
+    """The records of a run up to the last step that is drawn."""
     reader, found = FrameReader(run.journal), []
     while frames := reader.read(1 << 20):
         found += [decode_readable(payload) for _, payload in frames]
     known = [entry for entry in found if entry is not None]
-    last = max(n for n, entry in enumerate(known) if isinstance(entry.event, StepFinished))
+    steps = (n for n, e in enumerate(known) if isinstance(e.event, StepFinished) and e.step <= LAST)
+    last = max(steps)
     return known[: last + 1]
 
 

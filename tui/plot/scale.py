@@ -31,6 +31,10 @@ USUAL = 0.65
 NOTABLE = 2.0
 """A value explodes only if it is above the earlier minimum by this multiple of the minimum, too."""
 _MARGIN = 0.04
+_SMALLEST = 1e-12
+"""Least unit of the band, as a share of what lies above the main range."""
+_BARELY = 1e-3
+"""A largest value above the main range by no more than this share of it extends the range."""
 
 
 @dataclass(frozen=True)
@@ -60,17 +64,17 @@ class YScale:
         if self.log:
             with np.errstate(divide="ignore", invalid="ignore"):
                 ys = np.where(ys > 0, np.log10(ys), -np.inf)
-        above: Floats = (ys - self.low) / (self.high - self.low)
-        if self.top is None:
-            return above
-        if ys.max(initial=self.low) <= self.high:
-            return above * self.main_share
         span = self.high - self.low
-        excess = np.log1p(np.maximum(ys - self.high, 0.0) / span)
-        most = np.log1p((self.top - self.high) / span)
-        found: Floats = np.where(
-            ys <= self.high, above * self.main_share, self.main_share + BAND * excess / most
-        )
+        with np.errstate(over="ignore"):  # a span may be so small that a share is infinite
+            if self.top is None:
+                above: Floats = (ys - self.low) / span
+                return above
+            main: Floats = (np.minimum(ys, self.high) - self.low) / span * self.main_share
+        if ys.max(initial=self.low) <= self.high:
+            return main
+        unit = max(span, (self.top - self.high) * _SMALLEST)
+        most = np.log1p((self.top - self.high) / unit)
+        found: Floats = main + BAND * np.log1p(np.maximum(ys - self.high, 0.0) / unit) / most
         return found
 
 
@@ -159,7 +163,8 @@ def scale_of(
     if close and (min(close) < low or max(close) > high):
         low, high = main_range(decisive, floor, close)
     top = max([high, *rest, *(max(curve) for curve in decisive if len(curve))])
-    if top <= high:
+    if top <= high + _BARELY * (high - low):
+        high = max(high, top)
         return YScale(low, high)
     return YScale(low, high, top if band else None)
 

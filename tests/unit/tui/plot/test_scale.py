@@ -87,6 +87,14 @@ def test_shares_rise_with_the_values_and_the_band_ends_at_the_top(
     assert shares[-1] <= 1 + 1e-9
 
 
+@pytest.mark.parametrize("excess", [0.0, 5e-324, 1e-300, 1e-12, 1e-4, 1e-2, 1.0])
+def test_a_value_barely_above_the_range_has_a_place(excess: float) -> None:
+    high = main_range([CALM])[1]
+    shares = scale_of([CALM], [high + excess]).shares([3.0, high, high + excess]).tolist()
+    assert shares == sorted(shares)
+    assert shares[-1] <= 1 + 1e-9
+
+
 def test_the_band_goes_on_where_the_main_range_ends() -> None:
     scale = YScale(0.0, 10.0, 1000.0)
     shares = scale.shares([9.999, 10.0, 10.001])
