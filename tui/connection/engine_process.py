@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from fttui.engine.config.load import LoadedConfig, read_config
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.files import last_lines
@@ -22,6 +22,9 @@ from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.marks import EngineMark, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.run.run_index import summarize
+
+if TYPE_CHECKING:
+    from fttui.engine.config.load import LoadedConfig
 
 _POLL_S = 0.05
 _OF_A_LAUNCHER = frozenset(
@@ -78,6 +81,9 @@ def replace_config(run: RunDirectory, loaded: LoadedConfig) -> None:
     Raises:
         OSError: the run folder cannot be read or written.
     """
+    # Deferred, so that commands that read no configuration start faster.
+    from fttui.engine.config.load import read_config
+
     if (before := read_config(run.config)) == loaded.resolved:
         return
     number = len(list(run.path.glob("config.[0-9]*.yaml"))) + 1

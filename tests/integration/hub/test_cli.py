@@ -71,7 +71,7 @@ def test_reading_commands_load_neither_torch_nor_the_toolkit(
     engine.end()
     loaded = loaded_modules(*arguments)
     assert "msgspec" in loaded
-    assert loaded.isdisjoint({"torch", "transformers", "textual", "rich", "plotext", "zmq"})
+    assert loaded.isdisjoint({"torch", "transformers", "textual", "rich", "plotext", "zmq", "yaml"})
 
 
 def test_ctl_loads_no_toolkit(start_run: StartRun) -> None:

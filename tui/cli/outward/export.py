@@ -9,14 +9,12 @@ import threading
 from pathlib import Path
 from shlex import quote
 
-from fttui.engine.config.load import read_resolved
 from fttui.engine.config.sections.gguf_formats import TYPES
 from fttui.engine.errors import ConfigError
 from fttui.engine.followers.table import FORMATS
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.identity.content import parse_accepted
-from fttui.engine.run.identity.trusted_code import require_consent
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -100,6 +98,20 @@ def _add_kinds(export: argparse.ArgumentParser) -> None:
     )
 
 
+def _require_consent(run: RunDirectory, options: argparse.Namespace) -> None:
+    """Refuse code of the model that nobody has agreed to.
+
+    Raises:
+        FttuiError: the configuration names such code, or cannot be read.
+    """
+    # Deferred, so that commands that read no configuration start faster.
+    from fttui.engine.config.load import read_resolved
+    from fttui.engine.run.identity.trusted_code import require_consent
+
+    command = f"fttui export {quote(options.run or run.id)}"
+    require_consent(read_resolved(run.config), options.trust_code, command)
+
+
 def _export(options: argparse.Namespace) -> int:
     if options.metrics:
         return export_metrics(options)
@@ -121,8 +133,7 @@ def _export(options: argparse.Namespace) -> int:
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")
     require_plain(run.path)
-    config = read_resolved(run.config)
-    require_consent(config, options.trust_code, f"fttui export {quote(options.run or run.id)}")
+    _require_consent(run, options)
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
     command += ["--ema"] * options.ema

@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from shlex import quote
+from typing import TYPE_CHECKING
 
-from fttui.engine.config.foreign.draft import Imported, KeyOutcome, Verdict
-from fttui.engine.config.foreign.reading import read_foreign
-from fttui.engine.config.foreign.writing import written
-from fttui.engine.config.load import load_config, parse_override, read_config
 from fttui.engine.errors import ConfigError
 
 from ...text.format import plural
 from ..check import check_configuration
 from ..options import Commands, say
 from .training_packages import unusable
+
+if TYPE_CHECKING:
+    from fttui.engine.config.foreign.draft import Imported, KeyOutcome, Verdict
 
 _ORDER: tuple[Verdict, ...] = ("refused", "dropped", "nearly", "same", "no effect")
 
@@ -48,6 +49,11 @@ def add_commands(commands: Commands) -> None:
 
 
 def _import(options: argparse.Namespace) -> int:
+    # Deferred, so that commands that read no configuration start faster.
+    from fttui.engine.config.foreign.reading import read_foreign
+    from fttui.engine.config.foreign.writing import written
+    from fttui.engine.config.load import load_config, read_config
+
     text = read_config(options.config)
     imported = read_foreign(options.config, text, options.task)
     imported = _with_overrides(imported, options.overrides)
@@ -93,11 +99,13 @@ def _with_overrides(imported: Imported, overrides: Sequence[str]) -> Imported:
     Raises:
         ConfigError: a text is not of the form K=V.
     """
+    from fttui.engine.config.load import parse_override
+
     values, notes = dict(imported.values), dict(imported.notes)
     for override in overrides:
         path, value = parse_override(override)
         values[path], notes[path] = value, "--set"
-    return Imported(imported.tool, imported.rows, values, notes)
+    return replace(imported, values=values, notes=notes)
 
 
 def _require_possible(imported: Imported, options: argparse.Namespace) -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
 from fttui.engine.errors import ConfigError, DataError, FttuiError
 from fttui.engine.protocol.data.messages import DataSummary
 
@@ -128,6 +126,8 @@ def facts_of(source: str, model: str) -> DataFacts:
     if found is None or found.problem or not found.task:
         why = found.problem if found else "the data could not be summarised"
         raise DataError(why or f"{source}: no record format is recognized; see: fttui data")
+    import yaml  # here, so that other commands start without it
+
     section = yaml.safe_load(found.section) or {}
     return DataFacts(
         records=found.records,
