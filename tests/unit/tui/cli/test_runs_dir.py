@@ -30,6 +30,8 @@ WORDS = {
     "report": ["name"],
     "export": ["--merged"],
     "bridge": [],
+    "sync": ["name", "--to", "tensorboard"],
+    "prometheus": ["name", "--port", "0"],
 }
 """A command line of every command that takes --runs-dir."""
 
