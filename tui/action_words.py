@@ -84,7 +84,7 @@ SYNONYMS = {
 
 ENTER = {
     "anomalies": "read the report", "checkpoints": "roll back", "runs": "open",
-    "samples": "read", "data": "read",
+    "samples": "read", "data": "read", "interventions": "read",
 }  # fmt: skip
 """What enter does on the row of a table, by screen; other tables have nothing to open."""
 PLOT_KEYS = ("view.maximise", "view.zoom-in", "view.zoom-out", "view.follow", "view.log",
@@ -93,7 +93,14 @@ _KEYS_OF_SCREEN = {
     "metrics": ("list.filter", *PLOT_KEYS),
     "anomalies": ("list.open", "anomaly.recover", "anomaly.culprit", "run.rollback"),
     "checkpoints": ("list.open", "checkpoint.save", "checkpoint.pin", "run.evaluate"),
-    "interventions": ("change.undo", "lr.change", "clip.change", "note.add", "policy.change"),
+    "interventions": (
+        "list.open",
+        "change.undo",
+        "lr.change",
+        "clip.change",
+        "note.add",
+        "policy.change",
+    ),
     "system": ("run.profile", "run.gradients", *PLOT_KEYS),
     "samples": ("list.open", "run.sample"),
     "log": ("note.add",),

@@ -49,6 +49,7 @@ class IncidentPage(RunScreen):
     """
 
     AUTO_FOCUS = "#text"
+    MODE = "page"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "move(1)", show=False, priority=True),
         Binding("up,k", "move(-1)", show=False, priority=True),

@@ -24,9 +24,8 @@ class TextPage(RunScreen):
         self._text = text
         self._markdown = markdown
 
-    @property
-    def plain_text(self) -> str:
-        """The text of the page without styles; Markdown as it is written."""
+    def text_to_copy(self) -> str:
+        """Return the text of the page without styles; Markdown as it is written."""
         text = self._text if isinstance(self._text, str) else self._text.plain
         return escape_control_characters(text)
 

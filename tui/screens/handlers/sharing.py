@@ -43,8 +43,8 @@ def shared_text(app: AppBase) -> tuple[str, str]:
     screen = app.screen
     if isinstance(screen, IncidentPage):
         return screen.text_to_copy(), "report"
-    if isinstance(screen, TextPage):
-        return screen.plain_text, "page"
+    if isinstance(screen, TextPage | IncidentPage):
+        return screen.text_to_copy(), "page"
     if isinstance(screen, TableScreen) and (row := screen.row_text()):
         return row, "row"
     run = app.state.run

@@ -670,3 +670,11 @@ async def test_what_is_copied_is_what_is_shown() -> None:
         await until(pilot, lambda: "step-001200-t2" in app.clipboard)
         await pilot.press("ctrl+y")
         await until(pilot, lambda: app.clipboard.startswith("fttui ctl smollm2-pairs"))
+
+
+async def test_the_report_of_an_incident_is_copied_as_markdown() -> None:
+    async with driven(FakeSession(live_spike())) as (app, pilot):
+        await pilot.press("3", "enter")
+        await until(pilot, lambda: isinstance(app.screen, IncidentPage))
+        await pilot.press("Y")
+        await until(pilot, lambda: app.clipboard.startswith("# "))
