@@ -425,9 +425,10 @@ class _Search:
         return unmarked(made or "")[own[-1] : answer[0]] if own and answer else None
 
     def _opens(self, token: str) -> bool:
-        """Whether a token opens turns, by its name or because it stands before the first turn.
+        """Whether a token opens turns; the end-of-sequence token never does.
 
-        The end-of-sequence token never does.
+        Another token does by its name, or if it stands before the first turn and is the one next to
+        that turn or also a part of the generation prompt.
         """
         if token == self._finder.eos:
             return False

@@ -260,7 +260,7 @@ class RecordReader:
         return str(error).removeprefix(f"{row.place}: ").partition(". Correct")[0]
 
     def _related(self, rows: Iterable[PreparedRow | LeftOut]) -> Iterator[PreparedRow | LeftOut]:
-        """Yield the rows; of pairs, yield a row for each of several positives.
+        """Yield the rows; with `data.positives: all`, yield a row of its own for each positive.
 
         With `data.label: match`, texts of rows that do not match are negatives of those that do.
         """
