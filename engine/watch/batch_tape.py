@@ -356,7 +356,8 @@ class BatchTape:
                 self._log(
                     "warning",
                     f"the batches kept for rollbacks need more than {limit} of host memory; the "
-                    "oldest can no longer be repeated; to keep more, raise tape_mib",
+                    "oldest are removed, so that a rollback to the oldest checkpoints is not possible; "
+                    "to keep more, use fttui.watch(…, tape_mib=N)",
                 )
 
     @property

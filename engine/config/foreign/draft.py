@@ -105,7 +105,7 @@ class Draft:
     def read_with(self, key: str, other: str) -> None:
         """Note a key, if it is given, as read together with what `other` names."""
         if self.get(key) is not None:
-            self.without_effect(key, f"read with {other}")
+            self._note(key, "same", f"read with {other}")
 
     def extend(self, rows: Iterable[KeyOutcome]) -> None:
         """Add the rows of a part of the configuration, such as one dataset."""

@@ -62,7 +62,7 @@ def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
     if weights and len(weights) == len(found):
         for source, weight in zip(found, weights, strict=True):
             source["weight"] = weight
-        draft.without_effect("interleave_probs", "read as the weights of the sources")
+        draft.read_with("interleave_probs", "data.train, as the weights of its sources")
     if draft.get("mix_strategy") is not None:
         draft.differs("mix_strategy", "sources are mixed by their weights, or joined")
     draft.same("dataset", "data.train", found)

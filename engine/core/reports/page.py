@@ -191,7 +191,10 @@ def _span(span: RowSpan) -> str:
 
 
 def _size(loss: float | None) -> float:
-    """Return a loss by which samples are ordered; one that is not finite comes first."""
+    """Return a key that orders samples by loss when they are sorted in descending order.
+
+    A loss that is not finite comes first, an unknown one (None) last.
+    """
     if loss is None:
         return -math.inf
     return loss if math.isfinite(loss) else math.inf

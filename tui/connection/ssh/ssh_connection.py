@@ -202,7 +202,10 @@ class SshConnection:
 
     @property
     def received_bytes(self) -> int:
-        """Bytes received from the bridge, up to the last message that `next` returned."""
+        """Bytes received from the bridge when the oldest message that waits for `next` had arrived.
+
+        Without a waiting message these are all received bytes.
+        """
         return self._messages[0][2] if self._messages else self._parser.received_bytes
 
     async def next(self) -> tuple[int, bytes]:
