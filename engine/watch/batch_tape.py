@@ -356,8 +356,8 @@ class BatchTape:
                 self._log(
                     "warning",
                     f"the batches kept for rollbacks need more than {limit} of host memory; the "
-                    "oldest are removed, so that a rollback to the oldest checkpoints is not possible; "
-                    "to keep more, use fttui.watch(…, tape_mib=N)",
+                    "oldest are removed, so that a rollback to the oldest checkpoints is not "
+                    "possible; to keep more, use fttui.watch(…, tape_mib=N)",
                 )
 
     @property
