@@ -76,12 +76,16 @@ def parse_override(override: str) -> tuple[str, Any]:
     A value that is not YAML is returned as text.
 
     Raises:
-        ConfigError: There is no `=`, or a part of the key path is empty.
+        ConfigError: There is no `=`, a part of the key path is empty, or the value repeats a key.
     """
     path, equals, text = override.partition("=")
     if not equals or not all(path.strip().split(".")):
         raise ConfigError(f"--set {override}: expected KEY=VALUE, such as --set train.lr=1e-4")
-    return path.strip(), _override_value(text.strip(), f"--set {override}").plain()
+    problems: list[str] = []
+    value = _override_value(text.strip(), f"--set {override}", problems).plain()
+    if problems:
+        raise ConfigError("\n".join(problems))
+    return path.strip(), value
 
 
 def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
@@ -184,7 +188,8 @@ class _Builder:
                 f"--set {override}: expected KEY=VALUE, such as --set train.lr=1e-4"
             )
             return root
-        return _insert(root, keys, _override_value(text.strip(), f"--set {override}"))
+        value = _override_value(text.strip(), f"--set {override}", self._problems)
+        return _insert(root, keys, value)
 
     def config(self, root: Value) -> RunConfig:
         """Convert the merged mapping to a typed and checked configuration.
@@ -283,10 +288,14 @@ def _convert(value: Value, annotation: Any) -> Any:
     raise ValueError(data)
 
 
-def _override_value(text: str, place: str) -> Value:
-    """Parse the value of an override; text that is not YAML is used as it is."""
+def _override_value(text: str, place: str, problems: list[str]) -> Value:
+    """Parse the value of an override; text that is not YAML is used as it is.
+
+    What is wrong in YAML that can be read all the same, such as a repeated key, is added to
+    `problems`.
+    """
     try:
-        parsed = parse_yaml(text, place, [])
+        parsed = parse_yaml(text, place, problems)
     except ConfigError:
         return Value(text, place, text)
     return Value(_at(parsed, place).data, place, text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from ...errors import DataError, SourceUnreachable
 from .rows import Row, one_line, row_of, unpadded
@@ -13,7 +13,8 @@ def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False
 
     Raises:
         SourceUnreachable: The hub cannot be reached.
-        DataError: The dataset, its split or its configuration cannot be loaded.
+        DataError: The dataset, its split or its configuration cannot be loaded, or a row of a
+            streamed one cannot be read.
     """
     import datasets  # deferred: only these sources need it
 
@@ -23,8 +24,26 @@ def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False
         dataset = dataset.skip(start) if start else dataset
     except Exception as error:  # noqa: BLE001  # the library raises many exception types
         raise _hub_failure(source, split, error) from None
-    for number, record in enumerate(dataset, start=start + 1):
+    for number, record in enumerate(_records(dataset, source, split), start=start + 1):
         yield row_of(unpadded(record), f"{source}[{split}] row {number}")
+
+
+def _records(dataset: Iterable[Row], source: str, split: str) -> Iterator[Row]:
+    """Yield the records of a dataset; a streamed one downloads them meanwhile.
+
+    Raises:
+        SourceUnreachable: The hub cannot be reached any more.
+        DataError: A record cannot be read.
+    """
+    records = iter(dataset)
+    while True:
+        try:
+            record = next(records)
+        except StopIteration:
+            return
+        except Exception as error:  # noqa: BLE001  # the library raises many exception types
+            raise _hub_failure(source, split, error) from None
+        yield record
 
 
 def _hub_failure(source: str, split: str, error: Exception) -> DataError:

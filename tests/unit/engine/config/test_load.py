@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fttui.engine.config.load import dump_config, load_config, parse_resolved
+from fttui.engine.config.load import dump_config, load_config, parse_override, parse_resolved
 from fttui.engine.config.schema import (
     ContrastiveConfig,
     DataConfig,
@@ -277,6 +277,14 @@ def test_an_override_may_be_a_whole_section(load, errors):
     assert errors(GOOD, "adapter={dropuot: 1}") == [
         "--set adapter={dropuot: 1}: unknown key 'dropuot' in adapter; did you mean 'dropout'?"
     ]
+
+
+def test_an_override_that_repeats_a_key_is_refused(errors):
+    (problem,) = errors(GOOD, "adapter={r: 4, r: 8}")
+    assert problem.startswith("--set adapter={r: 4, r: 8}")
+    assert "'r'" in problem
+    with pytest.raises(ConfigError, match="'r'"):
+        parse_override("adapter={r: 4, r: 8}")
 
 
 def test_an_override_may_be_a_list_of_sections(load):

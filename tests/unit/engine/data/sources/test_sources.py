@@ -121,6 +121,21 @@ def test_hub_failures_have_a_next_step(monkeypatch, error, hint):
         read_rows("org/set", "train")
 
 
+def test_a_stream_that_breaks_off_is_no_traceback(monkeypatch):
+    import datasets
+
+    def broken():
+        yield ROWS[0]
+        raise ConnectionError("Couldn't reach the Hub")
+
+    stream = datasets.IterableDataset.from_generator(broken)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: stream)
+    rows = open_rows("org/set", "train", 0)
+    assert next(rows).values == ROWS[0]
+    with pytest.raises(DataError, match=r"set data\.train to a file"):
+        next(rows)
+
+
 def test_a_folder_is_read_through_datasets(file, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     (tmp_path / "set").mkdir()
