@@ -27,7 +27,7 @@ _SEARCH = (
 
 
 @dataclass(frozen=True)
-class Section:
+class FoldedPart:
     """A part of the figures, which is folded at first."""
 
     title: str
@@ -50,7 +50,7 @@ class Diagnosis:
     """The commands that can be sent for it, best first."""
     done: tuple[str, ...]
     """What was done about it, a sentence each."""
-    sections: tuple[Section, ...]
+    sections: tuple[FoldedPart, ...]
 
 
 def diagnose(run: RunView, incident: Incident, reports: Mapping[str, str]) -> Diagnosis:
@@ -65,7 +65,7 @@ def diagnose(run: RunView, incident: Incident, reports: Mapping[str, str]) -> Di
     text, sections = _parts(main)
     plot = _PLOT.search(text)
     kept = [s for s in sections if not (incident.advice and _ACTIONS.match(s.title))]
-    alarms = Section(f"Alarms ({len(incident.alarms)})", _list(alarm_lines(incident)))
+    alarms = FoldedPart(f"Alarms ({len(incident.alarms)})", _list(alarm_lines(incident)))
     return Diagnosis(
         title=headline(run, incident),
         state=ending(incident),
@@ -77,12 +77,12 @@ def diagnose(run: RunView, incident: Incident, reports: Mapping[str, str]) -> Di
     )
 
 
-def _parts(report: str) -> tuple[str, list[Section]]:
+def _parts(report: str) -> tuple[str, list[FoldedPart]]:
     """Return the text of a report between its title and the first heading, and its sections."""
     first, *rest = re.split(r"^## ", report, flags=re.MULTILINE)
     text = re.sub(r"\A# [^\n]*\n", "", first)
     sections = [part.partition("\n") for part in rest]
-    return text, [Section(title.strip(), body.strip()) for title, _, body in sections]
+    return text, [FoldedPart(title.strip(), body.strip()) for title, _, body in sections]
 
 
 def _search(incident: Incident, report: str) -> Iterator[Advice]:
@@ -96,13 +96,13 @@ def _search(incident: Incident, report: str) -> Iterator[Advice]:
     yield Advice(way, alarm)
 
 
-def _others(incident: Incident, reports: Mapping[str, str]) -> Iterator[Section]:
+def _others(incident: Incident, reports: Mapping[str, str]) -> Iterator[FoldedPart]:
     """Yield the reports of the other alarms, with their headings one level lower."""
     for alarm in incident.alarms:
         name = alarm.event.report
         if alarm is not incident.main and name in reports:
             lower = re.sub(r"^(#+ )", r"##\1", reports[name].strip(), flags=re.MULTILINE)
-            yield Section(f"Report of {alarm.event.id}", lower)
+            yield FoldedPart(f"Report of {alarm.event.id}", lower)
 
 
 def _list(rows: list[str]) -> str:

@@ -12,7 +12,7 @@ from ..view_model.branches import value_on
 from ..view_model.incidents.alarm import Anomaly
 from ..view_model.incidents.fold import METRICS
 from ..view_model.incidents.incident import Incident, IncidentState
-from ..view_model.incidents.peak import NAMES, Peak, peak_of
+from ..view_model.incidents.peak import NAMES, MetricPeak, peak_of
 from ..view_model.interventions import Intervention
 from ..view_model.run_view import RunView
 
@@ -88,7 +88,7 @@ def consequence(run: RunView, incident: Incident) -> str:
     return f"{peak_words(peak)} at step {peak.step:,}"
 
 
-def peak_words(peak: Peak) -> str:
+def peak_words(peak: MetricPeak) -> str:
     """Return a peak as `loss 4.41 → 94`, or `gradient norm 46,680, ×6,720 its usual 6.94`."""
     value = _figure(peak.value)
     if peak.usual is None:

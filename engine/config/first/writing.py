@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -48,8 +49,8 @@ def first_configuration(first: First, path: str) -> str:
     lines = [
         "# Written by fttui init.",
         "#",
-        f"#   Check:  fttui check {path} --show 3     (memory, and records as they are learned)",
-        f"#   Train:  fttui run {path}",
+        f"#   Check:  fttui check {quote(path)} --show 3     (memory, and records as they are learned)",
+        f"#   Train:  fttui run {quote(path)}",
         "#   Keys:   docs/configuration.md",
     ]
     for section, rows in _sections(first):

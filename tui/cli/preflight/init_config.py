@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, DataError, FttuiError
@@ -58,7 +59,7 @@ def _init(options: argparse.Namespace) -> int:
     _write(out, text)
     say(f"written to {out}")
     if options.no_check:
-        say(f"check it with: fttui check {out}")
+        say(f"check it with: fttui check {quote(str(out))}")
         return 0
     return check_configuration(out, free_bytes=options.free)
 

@@ -26,7 +26,7 @@ _RANKED = ("loss", "grad_norm", "eval.loss", "tokens_per_s")
 
 
 @dataclass(frozen=True)
-class Peak:
+class MetricPeak:
     """The value of a metric that was farthest from its usual one."""
 
     metric: str
@@ -44,7 +44,7 @@ class Peak:
         return self.value / self.usual
 
 
-def peak_of(branches: Sequence[Branch], incident: Incident) -> Peak | None:
+def peak_of(branches: Sequence[Branch], incident: Incident) -> MetricPeak | None:
     """Return the peak of an incident; None if no alarm has a value."""
     chosen = _chosen(incident)
     if chosen is None or chosen.event.value is None:
@@ -57,7 +57,7 @@ def peak_of(branches: Sequence[Branch], incident: Incident) -> Peak | None:
         if found is not None and (found[0] < value if falls else _above(found[0], value)):
             value, step = found
     usual = next((a.event.baseline for a in incident.alarms if _about(a) == curve), None)
-    return Peak(NAMES.get(curve, chosen.event.kind.replace("_", " ")), value, usual, step)
+    return MetricPeak(NAMES.get(curve, chosen.event.kind.replace("_", " ")), value, usual, step)
 
 
 def _chosen(incident: Incident) -> Anomaly | None:
