@@ -49,7 +49,7 @@ def first_configuration(first: First, path: str) -> str:
     lines = [
         "# Written by fttui init.",
         "#",
-        f"#   Check:  fttui check {quote(path)} --show 3     (memory, and records as they are learned)",
+        f"#   Check:  fttui check {quote(path)} --show 3   (memory, records as learned)",
         f"#   Train:  fttui run {quote(path)}",
         "#   Keys:   docs/configuration.md",
     ]
