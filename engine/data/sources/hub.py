@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from ...errors import DataError, SourceUnreachable
 from .rows import Row, one_line, row_of, unpadded
@@ -28,7 +29,9 @@ def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False
         yield row_of(unpadded(record), f"{source}[{split}] row {number}")
 
 
-def _records(dataset: Iterable[Row], source: str, split: str) -> Iterator[Row]:
+def _records(
+    dataset: Iterable[dict[str, Any]], source: str, split: str
+) -> Iterator[dict[str, Any]]:
     """Yield the records of a dataset; a streamed one downloads them meanwhile.
 
     Raises:
