@@ -34,7 +34,7 @@ def fill_disk(box: Box) -> Figures:
         outcomes = []
         for number in range(sizes):
             who = ((0,), (1,), (0, 1))[number % 3]
-            full.write_text(json.dumps({"share": 0.98 * number / sizes, "ranks": who}))
+            _write_whole(full, json.dumps({"share": 0.98 * number / sizes, "ranks": who}))
             outcomes.append(ranks.outcome(ranks.send(f"checkpoint try {number}")).event)
         full.unlink()
         last = ranks.outcome(ranks.send("checkpoint with room again")).event
@@ -51,6 +51,13 @@ def fill_disk(box: Box) -> Figures:
 
 def _without_manifest(folder: Path) -> list[str]:
     return [p.name for p in folder.iterdir() if not (p / "MANIFEST.json").exists()]
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that other processes read meanwhile, so that none finds it empty."""
+    unfinished = path.with_suffix(".partial")
+    unfinished.write_text(text)
+    unfinished.replace(path)
 
 
 def _starve_saves(rank: int, *, flag: Path) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+import bitsandbytes
 import msgspec
 import pytest
 import torch
@@ -104,6 +105,8 @@ def kernels_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def drop(layer: nn.Dropout, x: Tensor) -> Tensor:
         return Dropped.apply(x) if layer.training and layer.p else x
 
+    # bitsandbytes keeps its first table of codes for the process; here it is on the meta device.
+    monkeypatch.setattr(bitsandbytes.functional, "name2qmap", {})
     monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attention)
     monkeypatch.setattr(nn.Dropout, "forward", drop)
 
