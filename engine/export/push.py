@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,8 +10,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HFValidationError, LocalTokenNotFoundError
 
 from ..errors import FttuiError
-
-Progress = Callable[[str, float, float], None]
+from ..model.progress import Progress
 
 
 def push(folder: Path, repo: str, *, public: bool, progress: Progress) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError, ConfigError
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
+from ..model.progress import Progress, ignore_progress
 from ..model.quantization import form_of
 from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
@@ -35,7 +36,6 @@ from .embedding import embedding_notes, end_with_eos, write_embedding_files
 from .folder import require_space
 from .lineage import Lineage
 
-Progress = Callable[[str, float, float], None]
 _ADAPTER_ALONE = (
     "For a complete embedding model, with pooling and instruction for sentence-transformers, use "
     "`fttui export --merged`."
@@ -171,7 +171,7 @@ def _for_merging(config: RunConfig) -> RunConfig:
 
 def base_settings(config: RunConfig) -> Any:
     """Return the configuration of the base model of a run, as transformers reads it."""
-    source = load_tokenizer(config.model, config.data, _silent).name_or_path
+    source = load_tokenizer(config.model, config.data, ignore_progress).name_or_path
     return _settings(config.model, str(source))
 
 
@@ -188,10 +188,6 @@ def _copy_processor(folder: Path, config: RunConfig) -> None:
     for name in _PROCESSOR_FILES:
         if (source / name).is_file() and not (folder / name).exists():
             shutil.copyfile(source / name, folder / name)
-
-
-def _silent(label: str, done: float, total: float) -> None:
-    pass
 
 
 def _dequantized(base: Any, progress: Progress) -> Any:

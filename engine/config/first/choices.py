@@ -36,7 +36,7 @@ _LEARNING_RATES = {"sft": 2e-4, "dpo": 2e-5, "kto": 2e-5, "contrastive": 2e-4}
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What is known about the records before a model is chosen."""
+    """Number, task and lengths of the records of a source, and how to read them."""
 
     records: int
     task: str

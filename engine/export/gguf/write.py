@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,6 +14,7 @@ from transformers import AutoTokenizer
 from ...config.schema import RunConfig
 from ...config.sections.gguf_formats import DIRECT, DirectType
 from ...errors import ModelError
+from ...model.progress import Progress
 from ...model.vision import sees_images
 from ..card import QUARANTINE
 from ..checkpoint import TrainedFiles
@@ -25,7 +25,6 @@ from .families import unsupported
 from .llama_cpp import LlamaCpp
 from .modelfile import modelfile
 
-Progress = Callable[[str, float, float], None]
 _GET_LLAMA_CPP = (
     "get llama.cpp (https://github.com/ggml-org/llama.cpp) and name its folder with --llama-cpp or "
     "$LLAMA_CPP_DIR"

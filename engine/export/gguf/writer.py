@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,10 @@ from safetensors import safe_open
 
 from ...config.sections.gguf_formats import DirectType
 from ...errors import ModelError
+from ...model.progress import Progress
 from .families import FAMILIES, rope_parameters, unsupported
 from .vocabulary import Vocabulary, read_vocabulary
 
-Progress = Callable[[str, float, float], None]
 _ROTATES_PAIRS = frozenset({"LLAMA"})
 """Architectures whose rotary embeddings rotate neighbours in GGUF, but halves in transformers."""
 _F16 = gguf.GGMLQuantizationType.F16

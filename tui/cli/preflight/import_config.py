@@ -67,7 +67,7 @@ def _import(options: argparse.Namespace) -> int:
         say("")
         say(yaml.rstrip("\n"))
         return 0
-    _write(options.out, yaml)
+    write_new(options.out, yaml)
     say(f"written to {options.out}")
     load_config(options.out)
     if options.no_check or list(unusable()):
@@ -133,9 +133,16 @@ def _require_possible(imported: Imported, options: argparse.Namespace) -> None:
         )
 
 
-def _write(path: Path, text: str) -> None:
+def write_new(path: Path, text: str) -> None:
+    """Write a configuration into a new file.
+
+    Raises:
+        ConfigError: The file exists already, or cannot be written.
+    """
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise ConfigError(f"{path}: exists already; choose another name for -o") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None

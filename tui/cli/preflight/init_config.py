@@ -17,6 +17,7 @@ from fttui.engine.protocol.data.messages import DataSummary
 
 from ..check import check_configuration, gib
 from ..options import Commands, say
+from .import_config import write_new
 from .training_packages import require_training_packages
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def _init(options: argparse.Namespace) -> int:
     ask = _default if options.yes or not sys.stdin.isatty() else _asked
     given = _Given(options.data, options.model, options.free, options.out)
     out, text = first_file(given, ask)
-    _write(out, text)
+    write_new(out, text)
     say(f"written to {out}")
     if options.no_check:
         say(f"check it with: fttui check {quote(str(out))}")
@@ -210,13 +211,3 @@ def _asked(question: str, default: str) -> str:
 
 def _default(_question: str, default: str) -> str:
     return default
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ConfigError(f"{path}: exists already; choose another name for -o") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from None
