@@ -15,12 +15,9 @@ from .sections.base import MOST as MOST
 from .sections.base import (
     Count,
     CountOrZero,
-    Dropout,
     Fraction,
-    Momentum,
     NonNegative,
     Positive,
-    Seed,
     Temperature,
 )
 from .sections.base import Section as Section
@@ -30,6 +27,10 @@ from .sections.outward import AlertsConfig as AlertsConfig
 from .sections.outward import HubConfig as HubConfig
 from .sections.outward import Tracker as Tracker
 from .sections.outward import TrackingConfig as TrackingConfig
+from .sections.train import EarlyStopConfig as EarlyStopConfig
+from .sections.train import LrRatios as LrRatios
+from .sections.train import Metric as Metric
+from .sections.train import TrainConfig as TrainConfig
 
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
@@ -250,155 +251,6 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
     """kto: weight of desirable completions."""
     undesirable_weight: NonNegative = 1.0
     """kto: weight of undesirable completions."""
-
-
-Metric = Literal[
-    "loss",
-    "perplexity",
-    "ce",
-    "contrastive",
-    "recall_at_1",
-    "recall_at_5",
-    "mrr",
-    "ndcg_at_10",
-    "triplet_accuracy",
-    "spearman",
-    "reward_accuracy",
-    "reward_margin",
-]
-"""Metrics of evaluations; lower is better for loss, perplexity, ce and contrastive, higher for the
-others."""
-
-
-class EarlyStopConfig(Section, frozen=True, kw_only=True):
-    """When a run ends because a metric no longer improves."""
-
-    metric: Metric = "loss"
-    """Metric to watch, measured at each evaluation."""
-    patience: Count = 3
-    """Evaluations without an improvement before the run ends."""
-    min_delta: NonNegative = 0.0
-    """The metric must be better than its best so far by more than this to count as improved."""
-
-
-class LrRatios(Section, frozen=True, kw_only=True):
-    """Learning rates of parameter groups, as multiples of the scheduled learning rate."""
-
-    lora_b: Positive = 1.0
-    """For the B matrices of LoRA; LoRA+ usually uses 16."""
-    embeddings: Positive = 1.0
-    """For the modules in `adapter.modules_to_save` and the rows of new tokens; 0.1 is usual."""
-    temperature: Positive = 1.0
-    """For the temperature of the contrastive loss; used only if the temperature is learned."""
-
-
-class TrainConfig(Section, frozen=True, kw_only=True):
-    """Optimizer, learning rate, batch size, memory and speed."""
-
-    steps: Count | None = None
-    """Optimizer steps of the run; give this or `epochs`."""
-    epochs: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
-    """Passes over the training data; give this or `steps`."""
-    batch: Count = 1
-    """Sequences (or pairs) per rank and micro-batch."""
-    accumulate: Count = 8
-    """Micro-batches per optimizer step."""
-    layers: Count | str | None = None
-    """With `adapter: none`, the weights to train. null: all; a number: those of this many last
-    decoder layers; a text: those whose full names match this regular expression, such as
-    `.*layers.(2[0-9]).*`."""
-    lr: Positive = 2e-4
-    """Peak learning rate."""
-    lr_ratios: LrRatios = LrRatios()
-    schedule: Literal[
-        "linear",
-        "cosine",
-        "cosine_restarts",
-        "constant",
-        "inverse_sqrt",
-        "polynomial",
-        "wsd",
-        "one_cycle",
-    ] = "cosine"
-    """Learning rate schedule after warm-up. polynomial: quadratic decay; wsd: constant, then decay
-    over the last fifth of the steps; one_cycle: rise from lr / 25 during warm-up (0.3 is usual),
-    then decay."""
-    lr_floor: Dropout = 0.0
-    """Final learning rate as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
-    schedule_cycles: Count = 2
-    """Number of cycles of cosine_restarts."""
-    warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
-    """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
-    optimizer: Literal[
-        "adamw",
-        "adamw_8bit",
-        "paged_adamw_8bit",
-        "adafactor",
-        "lion",
-        "lion_8bit",
-        "paged_lion_8bit",
-        "lamb",
-        "sgd",
-    ] = "adamw"
-    """Optimizer; lamb needs the package pytorch-optimizer."""
-    weight_decay: NonNegative = 0.0
-    """Weight decay of the optimizer."""
-    betas: tuple[Momentum, Momentum] | None = None
-    """Decay of the averages of the gradient and of its square (AdamW; LAMB and Lion too), such as
-    `[0.9, 0.95]`; null: as usual for the optimizer."""
-    epsilon: Positive | None = None
-    """What AdamW and LAMB add to the divisor of an update; null: as usual for the optimizer."""
-    clip: NonNegative = 1.0
-    """Largest gradient norm; larger gradients are scaled down to it; 0 is off."""
-    label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Share of each next-token target that is spread over the vocabulary; not used in
-    evaluations."""
-    router_aux_loss: NonNegative | None = None
-    """Mixtures of experts, except in task contrastive: weight of the load balancing loss; null: as
-    in the model's configuration."""
-    neftune: NonNegative = 0.0
-    """Noise on the input embeddings during training (NEFTune's alpha), such as 5; 0 is off."""
-    activation_checkpointing: bool | Literal["auto"] = "auto"
-    """Recompute a layer's activations in the backward pass instead of keeping them; auto: only for
-    as many layers as the GPU's free memory requires, and for all layers on a CPU."""
-    whole_layers: CountOrZero = 0
-    """With activation_checkpointing: true, number of last layers that keep their activations:
-    faster, but each needs more memory; activation_checkpointing: auto sets it."""
-    memory: Literal["auto", "plain", "lean"] = "auto"
-    """lean: input embedding in host memory, output head in NF4, for models that do not fit
-    otherwise (needs quantize: nf4); auto: lean if the memory estimate of `fttui run` requires
-    it."""
-    activations: Literal["auto", "device", "host"] = "auto"
-    """Where activation checkpoints are kept until the backward pass; auto: in host memory if the
-    memory estimate of `fttui run` requires it."""
-    seed: Seed = 0
-    """Seed of data order, of the initial weights of adapters, and of dropout."""
-    devices: Count = 1
-    """Number of processes, one per device; torchrun starts them when there are several."""
-    restarts: CountOrZero = 0
-    """How often the processes are restarted from the last checkpoint after a crash."""
-    collective_timeout_s: Positive = 600.0
-    """Seconds that a rank waits for the gradients of another one before the run fails."""
-    adapter_precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of the trained weights; auto: bf16 on a GPU with nf4 or fp4 and bf16 compute,
-    otherwise fp32."""
-    deterministic: bool = False
-    """Use deterministic kernels: slower, but repeated and resumed runs are bit-exact on a GPU
-    too."""
-    fast: Literal["auto", "on", "off", "static"] = "auto"
-    """Run micro-batches as CUDA graphs on padded lengths: many times faster where the GPU waits for
-    the host. auto: where possible and if it fits; on: refuse to run where impossible; static: the
-    same shapes without graphs, on any device, for comparison."""
-    ema: Annotated[float, Meta(ge=0, lt=1)] = 0.0
-    """Decay of an exponential moving average of the trained weights, such as 0.99; 0 is off. The
-    average is used for evaluations, samples and exports; checkpoints hold it too."""
-    early_stop: EarlyStopConfig | None = None
-    """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
-
-    @property
-    def recomputes(self) -> bool:
-        """Whether layers are recomputed in the backward pass; true while `auto` is undecided."""
-        return self.activation_checkpointing is not False
 
 
 class EvalConfig(Section, frozen=True, kw_only=True):
