@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from .sections.base import Section
+from .tasks import PAIR_LOSSES
 
 FAMILIAR = {
     "adam_beta1": "train.betas",
@@ -18,6 +19,7 @@ FAMILIAR = {
     "base_model": "model.id",
     "batch_size": "train.batch",
     "bf16": "model.precision",
+    "cpo_alpha": "preference.ce_weight",
     "dataset": "data.train",
     "dtype": "model.precision",
     "eval_dataset": "data.eval",
@@ -41,6 +43,7 @@ FAMILIAR = {
     "num_gpus": "train.devices",
     "num_train_epochs": "train.epochs",
     "optim": "train.optimizer",
+    "orpo_alpha": "preference.beta",
     "per_device_eval_batch_size": "eval.batch",
     "per_device_train_batch_size": "train.batch",
     "rank": "adapter.r",
@@ -48,6 +51,7 @@ FAMILIAR = {
     "save_total_limit": "checkpoint.keep",
     "saves_per_epoch": "checkpoint.per_epoch",
     "sequence_len": "data.max_length",
+    "simpo_gamma": "preference.gamma",
     "target_modules": "adapter.targets",
     "tau": "contrastive.temperature",
     "torch_dtype": "model.precision",
@@ -97,11 +101,16 @@ def describe_value(value: Any) -> str:
 
 
 def suggest_value(value: Any, annotation: Any) -> str:
-    """Return a did-you-mean hint for a misspelt choice, or an empty text."""
+    """Return a did-you-mean hint for a misspelt choice, or an empty text.
+
+    A loss of task dpo that is given as the task gets a hint of its own.
+    """
     info = inspect.type_info(annotation)
     if not isinstance(info, inspect.LiteralType) or not isinstance(value, str):
         return ""
     choices = [str(choice) for choice in info.values]
+    if "dpo" in choices and value.lower() in PAIR_LOSSES:
+        return f"; set task: dpo and preference.loss: {value.lower()}"
     close = difflib.get_close_matches(value.lower(), choices, n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -27,10 +27,12 @@ from .sections.outward import AlertsConfig as AlertsConfig
 from .sections.outward import HubConfig as HubConfig
 from .sections.outward import Tracker as Tracker
 from .sections.outward import TrackingConfig as TrackingConfig
+from .sections.preference import PreferenceConfig as PreferenceConfig
 from .sections.train import EarlyStopConfig as EarlyStopConfig
 from .sections.train import LrRatios as LrRatios
 from .sections.train import Metric as Metric
 from .sections.train import TrainConfig as TrainConfig
+from .tasks import PREFERENCE_TASKS
 
 STDLIB_PAIRS = "stdlib:pairs"
 """The data source that is built from the Python standard library."""
@@ -230,29 +232,6 @@ class ContrastiveConfig(Section, frozen=True, kw_only=True):
     0 and 1; null uses the scores as they are, which must be between -1 and 1."""
 
 
-class PreferenceConfig(Section, frozen=True, kw_only=True):
-    """The losses of tasks dpo and kto.
-
-    Their reference is the model as it was before training: without an adapter, or with the adapter
-    that `adapter.start` continues.
-    """
-
-    loss: Literal["sigmoid", "sigmoid_norm", "hinge", "ipo", "robust"] = "sigmoid"
-    """Loss of task dpo; sigmoid_norm and ipo compare log-probabilities per token."""
-    beta: Positive = 0.1
-    """Strength of the KL penalty against the reference (DPO β); for ipo the strength of its
-    regularization (τ)."""
-    label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    """For sigmoid and robust: assumed share of preferences with chosen and rejected swapped."""
-    ce_weight: NonNegative = 0.0
-    """Weight of the next-token loss on chosen completions, which keeps their probability from
-    falling."""
-    desirable_weight: NonNegative = 1.0
-    """kto: weight of desirable completions."""
-    undesirable_weight: NonNegative = 1.0
-    """kto: weight of undesirable completions."""
-
-
 class EvalConfig(Section, frozen=True, kw_only=True):
     """Evaluation during training."""
 
@@ -347,3 +326,15 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """Trackers that the run is delivered to while it trains, by processes beside it."""
     tracking: TrackingConfig = TrackingConfig()
     alerts: AlertsConfig = AlertsConfig()
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the loss compares the model with a reference, which is the model at the start."""
+        if self.task not in PREFERENCE_TASKS:
+            return False
+        return self.task == "kto" or self.preference.traits.reference
+
+    @property
+    def copies_reference(self) -> bool:
+        """Whether the reference is a copy of the trained weights, which needs memory."""
+        return self.has_reference and self.adapter.needs_copy_as_reference

@@ -1,8 +1,9 @@
-"""The record formats of each task, the tasks with preference data, and the losses with scores."""
+"""The record formats of each task, the tasks with preference data, and what their losses need."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
@@ -11,7 +12,7 @@ Format = Literal["messages", "prompt_completion", "text", "preference", "rated",
 SCORED_KINDS = ("cosent", "cosine")
 """Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
-"""Tasks that learn from rated or compared completions, relative to a reference model."""
+"""Tasks that learn from rated or compared completions by their log-probabilities."""
 FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),
@@ -19,3 +20,45 @@ FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "kto": ("rated", "preference"),
 }
 """Record formats by task; of formats that equally many rows have, the first one is used."""
+
+PairLoss = Literal[
+    "sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "orpo", "simpo", "cpo", "slic"
+]
+"""Losses of task dpo."""
+
+
+@dataclass(frozen=True)
+class PairLossTraits:
+    """What a loss of task dpo compares and which keys it uses."""
+
+    reference: bool = True
+    """Whether log-probabilities are compared with those of the reference model."""
+    per_token: bool = False
+    """Whether log-probabilities are divided by the number of tokens of their completion."""
+    smoothing: bool = False
+    """Whether `label_smoothing` is used."""
+    margin: bool = False
+    """Whether `gamma` is used."""
+    ce_weight: float = 0.0
+    """Weight of the next-token loss of chosen completions, if none is given."""
+    ce_prompt: bool = False
+    """Whether the next-token loss covers the prompt too, unless `ce_tokens` says otherwise."""
+
+
+PAIR_LOSSES: Mapping[PairLoss, PairLossTraits] = {
+    "sigmoid": PairLossTraits(smoothing=True),
+    "sigmoid_norm": PairLossTraits(per_token=True),
+    "hinge": PairLossTraits(),
+    "ipo": PairLossTraits(per_token=True),
+    "robust": PairLossTraits(smoothing=True),
+    "orpo": PairLossTraits(reference=False, per_token=True, ce_weight=1.0, ce_prompt=True),
+    "simpo": PairLossTraits(reference=False, per_token=True, smoothing=True, margin=True),
+    "cpo": PairLossTraits(reference=False, smoothing=True, ce_weight=1.0),
+    "slic": PairLossTraits(reference=False, ce_weight=1.0),
+}
+"""The losses of task dpo; their functions are in `losses.preference`."""
+
+
+def pair_losses_with(trait: str) -> str:
+    """Return the names of the losses that have a trait, for messages, such as `orpo, simpo`."""
+    return ", ".join(name for name, traits in PAIR_LOSSES.items() if getattr(traits, trait))

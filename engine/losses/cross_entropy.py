@@ -75,7 +75,7 @@ def static_cross_entropy(
         The loss sum (fp32 scalar); without any label it is 0 and still in the graph of `hidden`.
     """
     if sliced_of(lm_head) is not None:
-        return -static_log_probs(hidden, labels, lm_head).sum()
+        return -static_log_probs(hidden, labels, lm_head)[0].sum()
     states, targets = _shifted(hidden, labels)
     size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
@@ -84,17 +84,32 @@ def static_cross_entropy(
     return fused(states, targets, lm_head, size, smoothing)
 
 
-def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+def static_log_probs(
+    hidden: Tensor, labels: Tensor, lm_head: nn.Module, context: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Sum log p(label) over each sequence, with shapes independent of the labels.
 
     Args:
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = not counted.
         lm_head: Maps [n, H] to logits [n, V].
+        context: [B, T] token ids that are summed apart, where `labels` has none; -100 elsewhere.
 
     Returns:
-        Sums [B] in fp32; 0 for a sequence without any label.
+        Sums [B] over the labels and over the context, in fp32; 0 for a sequence without any.
     """
+    if context is not None:
+        every = _static_token_log_probs(
+            hidden, labels.where(labels != IGNORED, context), lm_head
+        ).view(labels.shape)
+        own = F.pad(labels[:, 1:], (0, 1), value=IGNORED) != IGNORED
+        return (every * own).sum(dim=1), (every * ~own).sum(dim=1)
+    found = _static_token_log_probs(hidden, labels, lm_head).view(labels.shape).sum(dim=1)
+    return found, torch.zeros_like(found)
+
+
+def _static_token_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+    """Return log p of the label that each position predicts, [B × T]; 0 without one."""
     states, targets = _shifted(hidden, labels)
     if sliced_of(lm_head) is not None:
         every = sliced_log_probs(states, targets.clamp(min=0), lm_head)
@@ -106,7 +121,7 @@ def static_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tens
         else:
             fused: Callable[..., Tensor] = _FrozenHeadTokens.apply
             found = fused(states, targets, lm_head, size)
-    return found.view(labels.shape).sum(dim=1)
+    return found
 
 
 def _shifted(hidden: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

@@ -12,9 +12,10 @@ from typing import Any, Literal, Protocol
 
 from torch import Tensor
 
-Want = Literal["hidden", "ce", "log_probs", "balance"]
+Want = Literal["hidden", "ce", "log_probs", "context_log_probs", "balance"]
 """Results of a forward pass: last hidden states [B, T, H], summed cross-entropy [],
-log-probabilities of the labelled tokens [B], and the load balancing loss of experts []."""
+log-probabilities of the labelled tokens [B] and of those in `context` [B], and the load balancing
+loss of experts []."""
 
 Way = Literal["trained", "still", "reference"]
 """`still` has the adapter but no dropout; `reference` has neither dropout nor adapter."""

@@ -13,6 +13,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.loop.step_loop import StepLoop
+from fttui.engine.train.trainers.eager import EagerPreferenceForward
 from tests.support.matrix import in_part
 from tests.support.ranks import in_ranks
 from tests.support.training import Script, new_run, play, read_records
@@ -25,6 +26,38 @@ FIGURES = {
     "logps_chosen",
     "logps_rejected",
 }
+
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dpo": ("dpo", {}),
+    "kto": ("kto", {}),
+    **{name: ("dpo", {"preference__loss": name}) for name in ("orpo", "simpo", "cpo", "slic")},
+}
+"""The task and the settings of each method."""
+
+
+def test_a_loss_without_reference_needs_one_pass_and_adds_its_next_token_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str] = []
+    forward = EagerPreferenceForward.__call__
+
+    def counted(self: Any, *args: Any, **options: Any) -> Any:
+        ways.append(options.get("way", "trained"))
+        return forward(self, *args, **options)
+
+    monkeypatch.setattr(EagerPreferenceForward, "__call__", counted)
+    sets: dict[str, Any] = {"preference__loss": "orpo", "adapter__dropout": 0.0}
+    played = play(new_run(tmp_path, "dpo", eval__every=8, train__lr=0.03, **sets))
+    steps = played.events(StepFinished)
+    assert set(ways) == {"trained"}
+    assert all(set(step.parts) == {"preference", "ce"} for step in steps)
+    for step in steps:
+        assert step.loss == pytest.approx(step.parts["preference"] + step.parts["ce"], abs=1e-5)
+    assert steps[-1].parts["ce"] < steps[0].parts["ce"]
+    (evaluation,) = played.events(EvalFinished)
+    assert set(evaluation.metrics) == {"loss", "ce", *FIGURES}
+    assert evaluation.metrics["rewards_chosen"] < 0, "0.1 × mean log-probability per token"
 
 
 def test_preferences_are_learned_from_the_model_as_it_was(tmp_path: Path) -> None:
@@ -91,11 +124,12 @@ def _new(folder: Path, task: str, **sets: Any) -> RunDirectory:
     return new_run(folder, task, **sets)
 
 
-@pytest.mark.parametrize("task", in_part(["dpo", "kto"], ["kto"]))
+@pytest.mark.parametrize("name", in_part(METHODS, ["kto"]))
 def test_a_run_that_went_back_and_was_resumed_ends_as_a_straight_one(
-    tmp_path: Path, task: str
+    tmp_path: Path, name: str
 ) -> None:
-    sets: dict[str, Any] = {"train__steps": 6, "checkpoint__every": 2}
+    task, sets = METHODS[name]
+    sets = {"train__steps": 6, "checkpoint__every": 2, **sets}
     straight = _new(tmp_path / "straight", task, **sets)
     other = _new(tmp_path / "other", task, **sets)
     play(straight)
@@ -126,14 +160,13 @@ def _play(place: Any, runs: list[RunDirectory]) -> None:
 
 def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path) -> None:
     sets: dict[str, Any] = {"adapter__dropout": 0.0, "train__steps": 2, "train__optimizer": "sgd"}
-    tasks = ("dpo", "kto")
-    one = [_new(tmp_path / f"1-{task}", task, train__batch=4, **sets) for task in tasks]
-    two = [
-        _new(
-            tmp_path / f"2-{task}", task, train__batch=2, train__devices=2, train__fast=fast, **sets
-        )
-        for task, fast in zip(tasks, ("static", "off"), strict=True)
-    ]
+    modes = {"dpo": "static", "kto": "off", "orpo": "static"}
+    one, two = [], []
+    for name, fast in modes.items():
+        task, own = METHODS[name]
+        half = {"train__batch": 2, "train__devices": 2}
+        one.append(_new(tmp_path / f"1-{name}", task, train__batch=4, **sets, **own))
+        two.append(_new(tmp_path / f"2-{name}", task, train__fast=fast, **half, **sets, **own))
     for run in one:
         play(run)
     assert in_ranks(2, _play, two) == [0, 0]

@@ -25,6 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "cross accumulation": {"task": "contrastive", "contrastive__cross_accumulation": "on"},
     "dpo": {"preference__ce_weight": 0.5},
     "kto": {},
+    "orpo": {"task": "dpo", "preference__loss": "orpo"},
 }
 
 
@@ -77,7 +78,11 @@ def test_rows_average_to_the_loss_of_their_step_and_leave_no_trace(
     loss = played.events(StepFinished)[1].loss
     total = sum(row.weight for row in watched.rows)
     mean = sum(row.loss * row.weight for row in watched.rows) / total
-    near = 0.1 if name in ("simctg", "contrastive", "cross accumulation", "dpo", "kto") else 1e-4
+    near = (
+        0.1
+        if name in ("simctg", "contrastive", "cross accumulation", "dpo", "kto", "orpo")
+        else 1e-4
+    )
     assert mean == pytest.approx(loss, rel=near), "means over tokens are taken within a row"
     assert len({row.loss for row in watched.rows}) > 1
     assert watched.unchanged

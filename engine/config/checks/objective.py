@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..memory.contrastive_candidates import candidates_per_anchor
 from ..schema import STDLIB_PAIRS, RunConfig
-from ..tasks import FORMATS_OF, PREFERENCE_TASKS, SCORED_KINDS
+from ..tasks import FORMATS_OF, PREFERENCE_TASKS, SCORED_KINDS, pair_losses_with
 from .problem import Problem
 
 _PAIR_KINDS = ("infonce", "pairwise", *SCORED_KINDS)
@@ -211,11 +211,30 @@ def _check_preference(config: RunConfig) -> Iterator[Problem]:
             "the weights of desirable and undesirable completions apply to task kto only, and the "
             "task is dpo; remove both weights, or set task: kto",
         )
-    if task == "dpo" and own.label_smoothing and own.loss not in ("sigmoid", "robust"):
+    yield from _check_pair_loss(config)
+
+
+def _check_pair_loss(config: RunConfig) -> Iterator[Problem]:
+    """Yield the keys of a preference task that its loss does not use."""
+    own, traits, default = config.preference, config.preference.traits, type(config.preference)()
+    loss = "task kto" if config.task == "kto" else f"loss {own.loss}"
+    unused = {
+        "label_smoothing": ("smoothing", config.task == "dpo" and not traits.smoothing),
+        "gamma": ("margin", config.task == "kto" or not traits.margin),
+    }
+    for key, (trait, is_unused) in unused.items():
+        got = getattr(own, key)
+        if config.task in PREFERENCE_TASKS and is_unused and got != getattr(default, key):
+            yield Problem(
+                f"preference.{key}",
+                f"got {got:g}, but {loss} does not use it; remove the key, or use it with one of "
+                f"the losses {pair_losses_with(trait)} of task dpo",
+            )
+    if config.task in PREFERENCE_TASKS and own.ce_tokens != "auto" and not own.next_token_weight:
         yield Problem(
-            "preference.label_smoothing",
-            f"got {own.label_smoothing:g}, but loss {own.loss} does not use it; set loss: sigmoid "
-            "or robust, or label_smoothing: 0",
+            "preference.ce_tokens",
+            f"got {own.ce_tokens}, but {loss} has no next-token loss here; set "
+            "preference.ce_weight above 0, or remove the key",
         )
 
 
@@ -242,7 +261,7 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
 def metrics_of(config: RunConfig) -> list[str]:
     """Return the metrics that the evaluations of a run measure."""
     if config.task in PREFERENCE_TASKS:
-        ce = ["ce"] if config.preference.ce_weight else []
+        ce = ["ce"] if config.preference.next_token_weight else []
         return ["loss", *ce, "reward_accuracy", "reward_margin"]
     if config.task != "contrastive":
         return ["loss", "perplexity"]

@@ -126,7 +126,7 @@ _ATTENTION = {
     "sdpa": "sdpa",
     "eager": "eager",
 }
-_LOSSES = {"dpo": "sigmoid", "ipo": "ipo"}
+_LOSSES = {"dpo": "sigmoid", "ipo": "ipo", "orpo": "orpo", "simpo": "simpo"}
 
 
 def read_axolotl(given: Mapping[str, Any]) -> Imported:
@@ -303,17 +303,22 @@ def _read_preference(draft: Draft) -> None:
     kind = draft.get("rl")
     if kind is None:
         return
-    if kind not in ("dpo", "ipo", "kto"):
+    if kind not in (*_LOSSES, "kto"):
         draft.refused("rl", f"the training {kind} is not supported")
         return
     draft.same("rl", "task", "kto" if kind == "kto" else "dpo")
     if kind in _LOSSES:
         draft.default("preference.loss", _LOSSES[kind], f"rl: {kind}")
+    if kind == "simpo" and draft.get("cpo_alpha") is None:
+        draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
     numbers = {
         "rl_beta": "preference.beta",
         "dpo_beta": "preference.beta",
         "dpo_label_smoothing": "preference.label_smoothing",
+        "orpo_alpha": "preference.beta",
         "rpo_alpha": "preference.ce_weight",
+        "cpo_alpha": "preference.ce_weight",
+        "simpo_gamma": "preference.gamma",
         "kto_desirable_weight": "preference.desirable_weight",
         "kto_undesirable_weight": "preference.undesirable_weight",
     }

@@ -62,7 +62,7 @@ REFUSED = {
     "reward_model": "fttui does not train reward models",
 }
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
-_LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo"}
+_LOSSES = {name: name for name in ("sigmoid", "hinge", "ipo", "orpo", "simpo")}
 _STAGES = ("sft", "pt", "dpo", "kto")
 
 
@@ -115,9 +115,13 @@ def _read_stage(draft: Draft) -> None:
         draft.refused("pref_loss", f"the loss {loss} is not supported")
     elif loss is not None:
         draft.same("pref_loss", "preference.loss", _LOSSES[loss])
+    if loss == "orpo":
+        why = f"{TOOL} leaves the prompt out of its next-token loss"
+        draft.default("preference.ce_tokens", "completion", why)
     numbers = {
         "pref_beta": "preference.beta",
         "pref_ftx": "preference.ce_weight",
+        "simpo_gamma": "preference.gamma",
         "dpo_label_smoothing": "preference.label_smoothing",
         "kto_chosen_weight": "preference.desirable_weight",
         "kto_rejected_weight": "preference.undesirable_weight",

@@ -18,8 +18,9 @@ from .trainer_keys import (
 
 TOOL = "TRL"
 _LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6}
-_LOSSES = {"sigmoid": "sigmoid", "hinge": "hinge", "ipo": "ipo", "robust": "robust",
-           "sigmoid_norm": "sigmoid_norm"}  # fmt: skip
+_LOSSES = {name: name for name in ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm")}
+_CPO_LOSSES = {"sigmoid": "cpo", "hinge": "slic", "simpo": "simpo"}
+"""The losses of its trainer CPO, which have no reference."""
 _TARGETS = ["q_proj", "v_proj"]
 WITHOUT_EFFECT = keys_by_reason(
     {
@@ -93,13 +94,15 @@ def _read_task(draft: Draft, task: str | None) -> None:
     weights = ("desirable_weight", "undesirable_weight")
     found = task or (
         "kto" if any(draft.get(key) is not None for key in weights)
-        else "dpo" if draft.get("beta") is not None else "sft"
+        else "dpo" if draft.get("beta") is not None or _is_cpo(draft) else "sft"
     )  # fmt: skip
     draft.default("task", found, "given" if task else "concluded from the keys")
     numbers = {
         "beta": "preference.beta",
         "label_smoothing": "preference.label_smoothing",
         "rpo_alpha": "preference.ce_weight",
+        "cpo_alpha": "preference.ce_weight",
+        "simpo_gamma": "preference.gamma",
         "desirable_weight": "preference.desirable_weight",
         "undesirable_weight": "preference.undesirable_weight",
     }
@@ -116,12 +119,36 @@ def _read_loss(draft: Draft, task: str) -> None:
         draft.refused("f_divergence_type", "only the reverse KL divergence is supported")
     loss = draft.get("loss_type")
     loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
-    if loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
+    if _is_cpo(draft) and task == "dpo":
+        _read_cpo(draft, "sigmoid" if loss is None else loss)
+    elif loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
         draft.read_with("loss_type", "the task")
     elif loss in _LOSSES and task == "dpo":
         draft.same("loss_type", "preference.loss", _LOSSES[loss])
     else:
         draft.refused("loss_type", f"the loss {loss} is not supported")
+
+
+def _is_cpo(draft: Draft) -> bool:
+    """Return whether a key belongs to the trainer CPO alone."""
+    own = any(draft.get(key) is not None for key in ("cpo_alpha", "simpo_gamma"))
+    return own or draft.get("loss_type") == "simpo"
+
+
+def _read_cpo(draft: Draft, loss: Any) -> None:
+    if loss not in _CPO_LOSSES:
+        draft.refused("loss_type", f"the loss {loss} is not supported")
+        return
+    chosen = _CPO_LOSSES[loss]
+    if draft.get("loss_type") is None:
+        draft.default("preference.loss", chosen, "concluded from the keys")
+    else:
+        draft.same("loss_type", "preference.loss", chosen)
+    if loss == "simpo" and draft.get("cpo_alpha") is None:
+        draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
+    if loss != "simpo" and draft.get("simpo_gamma") is not None:
+        draft.values.pop("preference.gamma")
+        draft.without_effect("simpo_gamma", "only the loss simpo uses it")
 
 
 def _read_model(draft: Draft) -> None:

@@ -12,7 +12,6 @@ from typing import Literal
 from msgspec.structs import replace
 
 from ..schema import RunConfig
-from ..tasks import PREFERENCE_TASKS
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
@@ -162,7 +161,7 @@ def estimate_memory(
     adapters = _adapter_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
-    if config.task in PREFERENCE_TASKS and config.adapter.needs_copy_as_reference:
+    if config.copies_reference:
         average_bytes += adapter_bytes  # the adapter as it was at the start is the reference
     whole, kept = _weights(config, arch, formats)
     casts = 0

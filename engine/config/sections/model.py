@@ -94,7 +94,7 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
 
     @property
     def needs_copy_as_reference(self) -> bool:
-        """Whether the reference of dpo and kto needs a copy of the trained weights from the start.
+        """Whether a reference needs a copy of the trained weights from the start.
 
         Otherwise it is the model without its adapter.
         """

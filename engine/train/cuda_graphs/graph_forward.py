@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from .gradients import StaticGradients
 from .graph_pass import Captured, Direct, GraphPass, Graphs
 from .static_forward import Form, StaticBatch, StaticForward
 
+LOG_PROBS: Final[frozenset[Want]] = frozenset({"log_probs", "context_log_probs"})
+"""Results that hold one number per row."""
 MOST_GRAPHS = 32
 """Most graphs for each `Way` to run the model, one for every form of a micro-batch.
 
@@ -57,13 +59,13 @@ class GraphForward:
         """Run a micro-batch forward.
 
         Args:
-            inputs: `input_ids` [B, T], `labels` unless only hidden states are wanted, and
-                `position_ids` if rows are packed; all on the device.
+            inputs: `input_ids` [B, T], `labels` unless only hidden states are wanted, `context` if
+                its log-probabilities are, and `position_ids` if rows are packed; all on the device.
             wants: Names of the tensors to return.
             way: Form of the model: trained, reference (without the adapter) or still (no dropout).
 
         Returns:
-            The tensors by name. The next forward pass may overwrite all but `log_probs`.
+            The tensors by name. The next forward pass may overwrite all but log-probabilities.
         """
         rows, length = inputs["input_ids"].shape
         form = Form(
@@ -80,9 +82,9 @@ class GraphForward:
         found = dict(zip(wants, outputs, strict=True))
         if "hidden" in found:
             found["hidden"] = found["hidden"][:rows, :length]
-        if "log_probs" in found:
+        for name in LOG_PROBS & found.keys():
             # The caller keeps it beyond the next forward pass, which may overwrite it.
-            found["log_probs"] = found["log_probs"][:rows].clone()
+            found[name] = found[name][:rows].clone()
         return found
 
     def begin(self) -> None:

@@ -54,6 +54,10 @@ class StaticBatch:
         self.form = form
         self.input_ids = torch.full(shape, pad_id, device=device)
         self.labels = torch.full(shape, IGNORED, device=device)
+        self.context: Tensor | None = None
+        """Tokens whose log-probabilities are wanted apart, [B, T]; None unless they are."""
+        if "context_log_probs" in form.wants:
+            self.context = torch.full(shape, IGNORED, device=device)
         self._steps = torch.arange(form.length, device=device).expand(shape)
         self.position_ids = self._steps.clone()
         self.tokens = torch.ones((), device=device)
@@ -64,11 +68,16 @@ class StaticBatch:
         self._pad_id = pad_id
 
     def fill(self, inputs: dict[str, Any]) -> None:
-        """Copy `input_ids` of a batch, and `labels` and `position_ids` if the form needs them."""
+        """Copy `input_ids` of a batch, and what else the form needs.
+
+        That may be `labels`, `context` and `position_ids`.
+        """
         self._put(self.input_ids, inputs["input_ids"], self._pad_id)
         self.tokens.fill_(inputs["input_ids"].shape[1])
         if self.form.wants != ("hidden",):
             self._put(self.labels, inputs["labels"], IGNORED)
+        if self.context is not None:
+            self._put(self.context, inputs["context"], IGNORED)
         if self.form.packed:
             self.position_ids.copy_(self._steps)
             self._put(self.position_ids, inputs["position_ids"], None)
@@ -151,7 +160,9 @@ class StaticForward:
             if "ce" in form.wants:
                 found["ce"] = static_cross_entropy(hidden, labels, self._head, self._smoothing)
             if "log_probs" in form.wants:
-                found["log_probs"] = static_log_probs(hidden, labels, self._head)
+                found["log_probs"], found["context_log_probs"] = static_log_probs(
+                    hidden, labels, self._head, batch.context
+                )
             return tuple(found[want] for want in form.wants)
 
     def differentiate(

@@ -16,12 +16,14 @@ from peft import PeftModel
 from torch import Tensor
 
 from ...config.schema import RunConfig
+from ...losses.cross_entropy import IGNORED
 from ...losses.preference import (
     CHOSEN,
     FIGURES,
     REJECTED,
     Compared,
     LogProbs,
+    PairLossSettings,
     completion_log_probs,
     means,
     pair_losses,
@@ -46,9 +48,12 @@ class EvaluatedBatch:
     """Sum of log π (model) − log ρ (reference) over the mismatched completions."""
 
     def counts(self) -> tuple[float, float, float, float]:
-        """Return the numbers of chosen rows, rejected rows and chosen tokens, and `apart`."""
+        """Return the numbers of chosen rows, rejected rows and chosen tokens, and `apart`.
+
+        The tokens are those of the next-token loss.
+        """
         chosen, rows = int(self.desirable.sum()), len(self.desirable)
-        tokens = int(self.policy.tokens[self.desirable].sum())
+        tokens = int(self.policy.with_context()[1][self.desirable].sum())
         return float(chosen), float(rows - chosen), float(tokens), self.apart
 
 
@@ -56,24 +61,29 @@ class PreferenceObjective:
     """Computes log-probabilities of model and reference, and the configured loss of both."""
 
     def __init__(self, config: RunConfig, model: PeftModel) -> None:
-        self._config = config.preference
+        self._config = own = config.preference
+        self._settings = PairLossSettings(own.beta, own.label_smoothing, own.gamma)
         self.rated = config.task == "kto"
         """Whether completions are rated one by one instead of compared in pairs."""
+        self._rewards_per_token = not config.has_reference and own.traits.per_token
         self._model = model
         self._head = lm_head_of(model)
         self.in_reference = reference_of(config, model)
-        """Puts the model in the form of the reference in a block."""
+        """Puts the model in the form of the reference in a block; None without a reference."""
 
-    def log_probs(self, model: Any, batch: Batch) -> LogProbs:
-        """Return the log-probabilities of the completions of a batch, [rows], by a model."""
-        return self.log_probs_and_balance(model, batch)[0]
+    def log_probs(self, model: Any, batch: Batch, context: Tensor | None = None) -> LogProbs:
+        """Return the log-probabilities of the completions of a batch, [rows], by a model.
+
+        `context` [rows, T] are tokens whose log-probabilities are returned apart.
+        """
+        return self.log_probs_and_balance(model, batch, context)[0]
 
     def log_probs_and_balance(
-        self, model: Any, batch: Batch, *, balanced: bool = False
+        self, model: Any, batch: Batch, context: Tensor | None = None, *, balanced: bool = False
     ) -> tuple[LogProbs, Tensor | None]:
         """Return log-probabilities [rows] and, if `balanced`, the load balancing loss of experts.
 
-        The second value is None otherwise.
+        The second value is None otherwise; `context` is that of `log_probs`.
         """
         more = {"output_router_logits": True} if balanced else {}
         with HiddenStates(self._model) as hidden:
@@ -83,11 +93,29 @@ class PreferenceObjective:
                 logits_to_keep=1,
                 **more,
             )
-            found = completion_log_probs(hidden.take(), batch["labels"], self._head)
+            found = completion_log_probs(hidden.take(), batch["labels"], self._head, context)
         return found, outputs.aux_loss if balanced else None
 
+    def context(self, batch: Batch) -> Tensor | None:
+        """Return the tokens of the prompts of chosen completions, [rows, T], -100 elsewhere.
+
+        They are None unless the next-token loss covers them.
+        """
+        if not self._config.next_token_on_prompt:
+            return None
+        labels = batch["labels"]
+        inside = (batch["attention_mask"] != 0) & (labels == IGNORED)
+        inside = inside & self.desirable(batch).unsqueeze(1)
+        found: Tensor = batch["input_ids"].masked_fill(~inside, IGNORED)
+        return found
+
     def reference(self, batch: Batch) -> Tensor:
-        """Return the log-probabilities of the completions by the reference, [rows], detached."""
+        """Return the log-probabilities of the completions by the reference, [rows], detached.
+
+        They are 0 without a reference.
+        """
+        if self.in_reference is None:
+            return torch.zeros(len(batch["input_ids"]), device=batch["input_ids"].device)
         with without_gradients(self._model), self.in_reference():
             return self.log_probs(self._model, batch).total
 
@@ -116,12 +144,14 @@ class PreferenceObjective:
 
         Args:
             policy: log-probabilities of the model, [rows].
-            reference: log-probabilities of the reference, [rows].
+            reference: log-probabilities of the reference, [rows]; 0 without one.
             desirable: whether each row is desirable, [rows].
             divergence: mean divergence of the whole step, []; not used for pairs.
         """
         ratio = policy.total - reference
         losses = self.losses(policy, reference, desirable, divergence)
+        if self._rewards_per_token:
+            ratio = ratio / policy.tokens.clamp_min(1)
         if self.rated:
             right = (ratio > divergence) == desirable
         else:
@@ -140,29 +170,23 @@ class PreferenceObjective:
             return rated_losses(ratio, desirable, divergence, config.beta, weights)
         chosen, rejected = ratio.chunk(2)
         lengths = policy.tokens.chunk(2)
-        return pair_losses(
-            chosen,
-            rejected,
-            (lengths[0], lengths[1]),
-            config.loss,
-            config.beta,
-            config.label_smoothing,
-        )
+        return pair_losses(chosen, rejected, (lengths[0], lengths[1]), config.loss, self._settings)
 
     def see(self, batch: Batch) -> EvaluatedBatch:
         """Return the values that an evaluation keeps of a batch."""
-        policy, reference = self.log_probs(self._model, batch), self.reference(batch)
+        policy = self.log_probs(self._model, batch, self.context(batch))
+        reference = self.reference(batch)
         apart = self.divergence_sum(batch) if self.rated else torch.zeros(())
         return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))
 
     def total(self, loss: Loss, ce: Loss) -> Loss:
         """Return the optimized loss: the preference loss + `ce_weight` × the next-token loss."""
-        return loss + self._config.ce_weight * ce
+        return loss + self._config.next_token_weight * ce
 
     @property
     def has_ce(self) -> bool:
         """Whether the next-token loss of the chosen completions is a part of the loss."""
-        return self._config.ce_weight > 0
+        return self._config.next_token_weight > 0
 
 
 def evaluate_preferences(
@@ -187,7 +211,7 @@ def evaluate_preferences(
         at = divergence.to(one.reference.device)
         compared = objective.compare(one.policy, one.reference, one.desirable, at)
         sums["loss"] += float(compared.loss_sum)
-        sums["ce"] -= float(one.policy.total[one.desirable].sum())
+        sums["ce"] -= float(one.policy.with_context()[0][one.desirable].sum())
         for name, total in compared.sums.items():
             sums[name] += float(total)
     totals = dict(zip(sums, over_ranks(list(sums.values())), strict=True))

@@ -1,4 +1,4 @@
-"""The reference of preference training: the model without adapter, or as it was at the start."""
+"""The reference of preference training: the model without adapter, as it was, or none."""
 
 from __future__ import annotations
 
@@ -60,8 +60,13 @@ class BaseReference:
             yield
 
 
-def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference:
-    """Return the reference of a run; called before anything is trained or restored."""
-    if config.adapter.needs_copy_as_reference:
+def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference | None:
+    """Return the reference of a run; called before anything is trained or restored.
+
+    It is None if the loss does not compare with a reference.
+    """
+    if not config.has_reference:
+        return None
+    if config.copies_reference:
         return StartReference(trained_weights(model))
     return BaseReference(model)

@@ -143,13 +143,14 @@ class RowLossComputer:
         """Yield loss and weight of the pairs, or of the rated completions, of each batch."""
         objective = self._trainer.objective
         for batch in self._batches(examples):
-            policy = objective.log_probs(self._trainer.model, batch)
+            policy = objective.log_probs(self._trainer.model, batch, objective.context(batch))
             desirable = objective.desirable(batch)
             losses = objective.losses(
                 policy, objective.reference(batch), desirable, self._trainer.divergence
             ).float()
             if objective.has_ce:
-                ce = -policy.total / policy.tokens.clamp_min(1)
+                total, tokens = policy.with_context()
+                ce = -total / tokens.clamp_min(1)
                 ce = torch.where(desirable, ce, 0.0)
                 losses = objective.total(losses, ce[: len(losses)])
             yield losses, torch.ones_like(losses)

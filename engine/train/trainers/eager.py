@@ -136,8 +136,12 @@ class EagerPreferenceForward(EagerForward):
     ) -> dict[Want, Tensor]:
         """Return the log-probabilities of the completions, [rows], as `log_probs`.
 
-        If wanted, the load balancing loss of experts, [], is returned as `balance`.
+        If wanted, those of the prompts, [rows], are returned as `context_log_probs`, and the load
+        balancing loss of experts, [], as `balance`.
         """
-        found, balance = self._log_probs(model, inputs, balanced="balance" in wants)
+        context = inputs["context"] if "context_log_probs" in wants else None
+        found, balance = self._log_probs(model, inputs, context, balanced="balance" in wants)
         states: dict[Want, Tensor] = {"log_probs": found.total}
+        if found.context is not None:
+            states["context_log_probs"] = found.context
         return states if balance is None else states | {"balance": balance}

@@ -55,7 +55,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         return self._divergence
 
     def prepare_step(self, batches: list[Batch]) -> None:
-        """Count the rows of the step and compute the log-probabilities of the reference.
+        """Count the rows of the step and compute the log-probabilities of the reference, if any.
 
         They are computed for the whole step, because without graphs it is slow to disable adapters.
         For kto, the mean divergence of the step is computed, too. All of that ends early if the
@@ -63,6 +63,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         """
         self._scales = self._count(batches)
         self._micro_batches = max(1, len(batches))
+        if self.objective.in_reference is None:
+            return
         with self.step_loop.tally.time("compute"), self.compute_loss_context_manager():
             moved = self._add_reference(batches)
         if self.objective.rated and moved is not None:
@@ -94,6 +96,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     def _reference_way(self) -> tuple[AbstractContextManager[None], Way]:
         """Return the context in which the reference runs, and the `Way` to run it there."""
         reference = self.objective.in_reference
+        assert reference is not None, "steps without a reference end before this"
         if isinstance(reference, StartReference):
             return reference(), "still"
         return self.forward.reference(), "reference"
@@ -101,7 +104,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     @property
     def kept_tensors(self) -> Sequence[Tensor]:
         """Tensors beside model and optimizer that the run keeps on the device."""
-        return self.objective.in_reference.kept
+        reference = self.objective.in_reference
+        return () if reference is None else reference.kept
 
     def _compared_log_probs(self, batch: Batch, way: Way) -> Tensor:
         """Return log-probabilities [rows]; called within the contexts without gradients."""
@@ -114,16 +118,23 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         The second value is None unless that loss is a part of the trained one.
         """
         wants: list[Want] = ["log_probs", "balance"] if self._balance_weight else ["log_probs"]
-        found = self.forward(model, inputs, *wants)
-        tokens = (inputs["labels"][:, 1:] != IGNORED).sum(dim=1)
-        return LogProbs(found["log_probs"], tokens), found.get("balance")
+        tokens, context = _targets(inputs["labels"]), self.objective.context(inputs)
+        if context is None:
+            found = self.forward(model, inputs, *wants)
+            return LogProbs(found["log_probs"], tokens), found.get("balance")
+        found = self.forward(model, {**inputs, "context": context}, *wants, "context_log_probs")
+        apart = found["context_log_probs"], _targets(context)
+        return LogProbs(found["log_probs"], tokens, *apart), found.get("balance")
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, float]:
         wanted = [self.objective.desirable(batch) for batch in batches]
         chosen = sum(int(rows.sum()) for rows in wanted)
         rejected = sum(len(rows) for rows in wanted) - chosen
-        labels = [batch["labels"][rows] for batch, rows in zip(batches, wanted, strict=True)]
-        tokens = sum(int((one[:, 1:] >= 0).sum()) for one in labels)
+        tokens = 0
+        for batch, rows in zip(batches, wanted, strict=True):
+            tokens += int(_targets(batch["labels"][rows]).sum())
+            context = self.objective.context(batch)
+            tokens += 0 if context is None else int(_targets(context).sum())
         every = gather_counts((chosen, rejected, tokens))
         totals = [sum(column) for column in zip(*every, strict=True)]
         counted = totals[0] + totals[1] if self.objective.rated else totals[0]
@@ -141,11 +152,13 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         """Return this micro-batch's share of the step's loss, and add its parts to the metrics."""
         desirable = self.objective.desirable(inputs)
         policy, balance = self._log_probs(model, inputs)
-        compared = self.objective.compare(policy, inputs["reference"], desirable, self._divergence)
+        reference = inputs.get("reference", torch.zeros_like(policy.total))
+        compared = self.objective.compare(policy, reference, desirable, self._divergence)
         loss = compared.loss_sum * self._scales["all"]
         self._publish(compared)
         if self.objective.has_ce:
-            ce = -torch.where(desirable, policy.total, 0.0).sum() * self._scales.get("tokens", 0.0)
+            said = torch.where(desirable, policy.with_context()[0], 0.0).sum()
+            ce = -said * self._scales.get("tokens", 0.0)
             self.step_loop.tally.add_parts(preference=loss, ce=ce)
             loss = self.objective.total(loss, ce)
         if balance is not None:
@@ -167,3 +180,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         if {"rewards_chosen", "rewards_rejected"} <= shares.keys():
             shares["reward_margin"] = shares["rewards_chosen"] - shares["rewards_rejected"]
         self.step_loop.tally.add_parts(**shares)
+
+
+def _targets(labels: Tensor) -> Tensor:
+    """Return the number of predicted tokens of each row of labels [B, T], [B]."""
+    return (labels[:, 1:] != IGNORED).sum(dim=1)

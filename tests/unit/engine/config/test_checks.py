@@ -378,6 +378,17 @@ def test_a_folder_with_the_name_of_a_file_is_reported_as_one(tmp_path):
         ),
         ({"task": "kto", "preference": {"loss": "hinge"}}, "preference.loss"),
         (
+            {"task": "dpo", "preference": {"loss": "orpo", "label_smoothing": 0.1}},
+            "preference.label_smoothing",
+        ),
+        ({"task": "dpo", "preference": {"loss": "cpo", "gamma": 1}}, "preference.gamma"),
+        ({"task": "kto", "preference": {"gamma": 1}}, "preference.gamma"),
+        ({"task": "dpo", "preference": {"ce_tokens": "all"}}, "preference.ce_tokens"),
+        (
+            {"task": "dpo", "preference": {"loss": "simpo", "ce_tokens": "completion"}},
+            "preference.ce_tokens",
+        ),
+        (
             {"task": "kto", "preference": {"desirable_weight": 0, "undesirable_weight": 0}},
             "preference.desirable_weight",
         ),

@@ -153,6 +153,11 @@ def test_wrong_values_say_got_and_expected(errors, line, message):
     assert message in error
 
 
+def test_a_loss_that_is_given_as_the_task_is_named(errors):
+    (error,) = errors(GOOD + "task: orpo\n")
+    assert error.endswith("; set task: dpo and preference.loss: orpo")
+
+
 def test_values_of_unions(errors, load):
     assert load(GOOD + "adapter:\n  targets: [q_proj]\n").config.adapter.targets == ["q_proj"]
     assert errors(GOOD + "adapter:\n  targets: q_proj\n") == [

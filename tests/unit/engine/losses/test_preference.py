@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from fttui.engine.config.schema import AdapterConfig, PreferenceConfig
+from fttui.engine.config.schema import (
+    DataConfig,
+    ModelConfig,
+    PreferenceConfig,
+    RunConfig,
+    TrainConfig,
+)
+from fttui.engine.config.tasks import PAIR_LOSSES
 from fttui.engine.data.batches.collate import collate_preferences, collate_rated
 from fttui.engine.data.tokens.examples import PreferenceExample, RatedExample, TextExample
-from fttui.engine.losses.preference import means, pair_losses, rated_losses
+from fttui.engine.losses import preference
+from fttui.engine.losses.preference import PairLossSettings, means, pair_losses, rated_losses
 from fttui.engine.train.objectives.preference import PreferenceObjective
 from tests.support.tiny import byte_tokenizer, tiny_llama
 
@@ -30,7 +38,12 @@ PAIRS = [
 
 def of(kind: Any, chosen: float, rejected: float, beta: float = 0.5, epsilon: float = 0.0) -> float:
     better, worse = torch.full((2,), chosen), torch.full((2,), rejected)
-    return float(pair_losses(better, worse, LENGTHS, kind, beta, epsilon)[0])
+    settings = PairLossSettings(beta, epsilon)
+    return float(pair_losses(better, worse, LENGTHS, kind, settings)[0])
+
+
+def test_every_loss_has_a_function_and_every_function_is_a_loss() -> None:
+    assert set(preference._PAIR_LOSSES) == set(PAIR_LOSSES)
 
 
 def test_where_nothing_is_preferred_the_loss_is_chance() -> None:
@@ -48,6 +61,28 @@ def test_closed_forms() -> None:
     assert of("hinge", 1.0, 0.0) == 0.5
     assert of("hinge", 5.0, 0.0) == 0.0
     assert of("ipo", 8.0, 2.0) == pytest.approx((8 / 4 - 2 / 2 - 1) ** 2)
+    one, other = math.exp(-4 / 4), math.exp(-8 / 2)
+    odds = one / (1 - one) * (1 - other) / other
+    assert of("orpo", -4.0, -8.0) == pytest.approx(0.5 * math.log(1 + 1 / odds))
+
+
+@pytest.mark.parametrize("log_prob", [-1e-12, -1e-4, -0.6931, -5.0, -200.0, 0.0])
+def test_the_odds_ratio_has_a_finite_loss_and_gradient_for_every_probability(
+    log_prob: float,
+) -> None:
+    sides = [torch.tensor([log_prob], requires_grad=True) for _ in range(2)]
+    count = torch.ones(1)
+    loss = pair_losses(sides[0], sides[1] - 0.5, (count, count), "orpo").sum()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert all(side.grad is not None and torch.isfinite(side.grad).all() for side in sides)
+
+
+def test_the_odds_ratio_in_fp32_is_that_of_fp64() -> None:
+    values = -torch.logspace(-5, 2, 40, dtype=torch.float64)
+    count = torch.ones(40)
+    found = [pair_losses(v, v.flip(0), (count, count), "orpo") for v in (values, values.float())]
+    torch.testing.assert_close(found[1].double(), found[0], rtol=2e-3, atol=1e-6)
 
 
 def test_a_rated_completion_is_pushed_to_its_side_of_the_divergence() -> None:
@@ -96,12 +131,18 @@ def text(name: str, prompt: int, tokens: int, seed: int) -> TextExample:
     return TextExample(name, ids.tolist(), [-100] * prompt + ids.tolist()[prompt:])
 
 
-def trl_loss(kind: str, folder: Path, out: Path, inputs: dict[str, Tensor], **options: Any) -> Any:
-    """The loss of TRL's trainer for a batch, and of ours for the same weights."""
-    import trl
-
+def trl_loss(
+    kind: str,
+    folder: Path,
+    out: Path,
+    inputs: dict[str, Tensor],
+    place: str = "trl",
+    **options: Any,
+) -> Any:
+    """A model, and the loss of TRL's trainer for it and a batch."""
     from fttui.engine.train.trainers.text import _placeholder
 
+    trl = importlib.import_module(place)
     trainer_class, args_class = getattr(trl, f"{kind}Trainer"), getattr(trl, f"{kind}Config")
 
     class Unprepared(trainer_class):  # type: ignore[misc, valid-type]  # trl is untyped
@@ -118,33 +159,49 @@ def trl_loss(kind: str, folder: Path, out: Path, inputs: dict[str, Tensor], **op
         **options,
     )
     model = peft_model(folder)
+    data: Any = _placeholder()
+    if place != "trl":
+        from datasets import Dataset
+
+        data = Dataset.from_list([{"prompt": "a", "chosen": "b", "rejected": "c"}])
     trainer = Unprepared(
-        model=model, args=args, train_dataset=_placeholder(), processing_class=byte_tokenizer()
+        model=model, args=args, train_dataset=data, processing_class=byte_tokenizer()
     )
     move(model)
     return model, float(trainer.compute_loss(model, inputs).detach())
 
 
 def ours(task: str, model: Any, batch: dict[str, Any], divergence: Tensor, **options: Any) -> float:
-    preference = PreferenceConfig(beta=0.3, **options)
-    config = SimpleNamespace(task=task, preference=preference, adapter=AdapterConfig())
-    objective = PreferenceObjective(config, model)  # type: ignore[arg-type]  # what it reads of it
+    config = RunConfig(
+        model=ModelConfig(id=""),
+        data=DataConfig(train=""),
+        train=TrainConfig(),
+        task=task,  # type: ignore[arg-type]  # a text
+        preference=PreferenceConfig(beta=0.3, **options),
+    )
+    objective = PreferenceObjective(config, model)
     if task == "kto":
         divergence = (objective.divergence_sum(batch) / len(batch["input_ids"])).clamp_min(0)
-    policy, reference = objective.log_probs(model, batch), objective.reference(batch)
-    compared = objective.compare(policy, reference, objective.desirable(batch), divergence)
-    return float(compared.loss_sum.detach() / 2)
+    desirable, context = objective.desirable(batch), objective.context(batch)
+    policy, reference = objective.log_probs(model, batch, context), objective.reference(batch)
+    compared = objective.compare(policy, reference, desirable, divergence)
+    said, tokens = (part[desirable].sum().detach() for part in policy.with_context())
+    return objective.total(float(compared.loss_sum.detach() / 2), -float(said / tokens))
+
+
+def preferences() -> dict[str, Any]:
+    examples = [
+        PreferenceExample("a", text("a", 3, 5, 1), text("a", 3, 7, 2)),
+        PreferenceExample("b", text("b", 2, 9, 3), text("b", 2, 4, 4)),
+    ]
+    return collate_preferences(examples, 0)
 
 
 @pytest.mark.parametrize(("kind", "epsilon"), PAIRS)
 def test_pairs_cost_what_they_cost_in_trl(
     folder: Path, tmp_path: Path, kind: Any, epsilon: float
 ) -> None:
-    examples = [
-        PreferenceExample("a", text("a", 3, 5, 1), text("a", 3, 7, 2)),
-        PreferenceExample("b", text("b", 2, 9, 3), text("b", 2, 4, 4)),
-    ]
-    batch = collate_preferences(examples, 0)
+    batch = preferences()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     inputs["completion_mask"] = (batch["labels"] >= 0).long()
     model, expected = trl_loss(
@@ -153,6 +210,46 @@ def test_pairs_cost_what_they_cost_in_trl(
     found = ours("dpo", model, batch, torch.zeros(()), loss=kind, label_smoothing=epsilon)
     assert found == pytest.approx(expected, rel=1e-5)
     assert abs(found - of(kind, 0, 0, 0.3, epsilon)) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "theirs"),
+    [
+        ("ORPO", {"loss": "orpo"}, {}),
+        ("CPO", {"loss": "cpo"}, {"loss_type": "sigmoid"}),
+        (
+            "CPO",
+            {"loss": "cpo", "label_smoothing": 0.2, "ce_weight": 0.5},
+            {"loss_type": "sigmoid", "label_smoothing": 0.2, "cpo_alpha": 0.5},
+        ),
+        ("CPO", {"loss": "slic"}, {"loss_type": "hinge"}),
+        (
+            "CPO",
+            {"loss": "simpo", "gamma": 0.8},
+            {"loss_type": "simpo", "simpo_gamma": 0.8, "cpo_alpha": 0.0},
+        ),
+        (
+            "CPO",
+            {"loss": "simpo", "label_smoothing": 0.1, "ce_weight": 1.0},
+            {"loss_type": "simpo", "label_smoothing": 0.1},
+        ),
+    ],
+    ids=["orpo", "cpo", "cpo smoothed", "slic", "simpo", "simpo with next token"],
+)
+def test_pairs_without_reference_cost_what_they_cost_in_trl(
+    folder: Path, tmp_path: Path, kind: str, own: dict[str, Any], theirs: dict[str, Any]
+) -> None:
+    place = f"trl.experimental.{kind.lower()}"
+    pytest.importorskip(place, reason="a part of trl that may be gone in its next release")
+    batch = preferences()
+    halves = zip(("chosen", "rejected"), (slice(0, 2), slice(2, 4)), strict=True)
+    inputs = {
+        f"{side}_{name}": batch[name][rows]
+        for side, rows in halves
+        for name in ("input_ids", "attention_mask", "labels")
+    }
+    model, expected = trl_loss(kind, folder, tmp_path, inputs, place, beta=0.3, **theirs)
+    assert ours("dpo", model, batch, torch.zeros(()), **own) == pytest.approx(expected, rel=1e-5)
 
 
 def test_ratings_cost_what_they_cost_in_trl(folder: Path, tmp_path: Path) -> None:
@@ -165,7 +262,7 @@ def test_ratings_cost_what_they_cost_in_trl(folder: Path, tmp_path: Path) -> Non
     for prefix, part in (("", batch), ("KL_", batch["mismatched"])):
         inputs |= {f"{prefix}{name}": part[name] for name in ("input_ids", "attention_mask")}
         inputs[f"{prefix}completion_mask"] = (part["labels"] >= 0).long()
-    weights = {"desirable_weight": 1.5, "undesirable_weight": 0.5}
+    weights: dict[str, Any] = {"desirable_weight": 1.5, "undesirable_weight": 0.5}
     model, expected = trl_loss("KTO", folder, tmp_path, inputs, beta=0.3, **weights)
     assert ours("kto", model, batch, torch.zeros(()), **weights) == pytest.approx(
         expected, rel=1e-5

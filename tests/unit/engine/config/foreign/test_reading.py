@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -13,7 +14,7 @@ from fttui.engine.config.foreign.draft import Imported
 from fttui.engine.config.foreign.reading import hint_of, read_foreign, tool_of
 from fttui.engine.config.foreign.writing import comments_of, written
 from fttui.engine.config.load import load_config
-from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.schema import PreferenceConfig, RunConfig
 from fttui.engine.errors import ConfigError
 
 AXOLOTL: dict[str, Any] = {
@@ -172,6 +173,31 @@ def test_trl_keys_and_intervals_that_are_shares(tmp_path: Path) -> None:
     assert (steps.values["train.steps"], steps.values["checkpoint.every"]) == (200, 50)
     assert read(tmp_path, TRL, beta="absent", loss_type="absent").values["task"] == "sft"
     assert read(tmp_path, TRL, "kto", loss_type="kto").values["task"] == "kto"
+
+
+def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_path: Path) -> None:
+    rows: list[tuple[dict[str, Any], dict[str, Any], tuple[str, float, float]]] = [
+        (TRL, {"loss_type": "simpo", "simpo_gamma": 0.9}, ("simpo", 0.9, 1.0)),
+        (TRL, {"loss_type": "simpo", "cpo_alpha": 0}, ("simpo", 0.5, 0.0)),
+        (TRL, {"loss_type": "absent", "cpo_alpha": 0.5}, ("cpo", 0.5, 0.5)),
+        (TRL, {"loss_type": "hinge", "cpo_alpha": 1, "simpo_gamma": 1}, ("slic", 0.5, 1.0)),
+        (AXOLOTL, {"rl": "orpo", "orpo_alpha": 0.2}, ("orpo", 0.5, 1.0)),
+        (AXOLOTL, {"rl": "simpo", "simpo_gamma": 1.5}, ("simpo", 1.5, 1.0)),
+        (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "simpo"}, ("simpo", 0.5, 0.0)),
+        (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, ("orpo", 0.5, 1.0)),
+    ]
+    for base, changes, expected in rows:
+        found = read(tmp_path, base, **changes)
+        given = {
+            path.removeprefix("preference."): value
+            for path, value in found.values.items()
+            if path.startswith("preference.")
+        }
+        own = msgspec.convert(given, PreferenceConfig)
+        assert (own.loss, own.gamma, own.next_token_weight) == expected
+        assert found.values["task"] == "dpo"
+        if base is LLAMA_FACTORY and own.loss == "orpo":
+            assert not own.next_token_on_prompt
 
 
 @pytest.mark.parametrize(

@@ -273,3 +273,13 @@ def test_an_estimate_stays_the_same_to_the_byte(case: str, device: DeviceKind) -
     found = estimate_memory(configured(CASES[case]), QWEN, device)
     totals = (found.low, found.allocated, found.reserved, found.likely, found.high)
     assert (*totals, *found.terms().values()) == EXPECTED[case, device]
+
+
+@pytest.mark.parametrize(("loss", "copies"), [("sigmoid", 2), ("orpo", 1), ("cpo", 1)])
+def test_only_a_loss_with_reference_has_room_for_a_copy_of_the_start(
+    loss: str, copies: int
+) -> None:
+    continued = {"task": "dpo", "preference": {"loss": loss}, "adapter": {"start": "folder"}}
+    fresh = {"task": "dpo", "preference": {"loss": loss}}
+    found = [estimate_memory(configured(one), QWEN).adapters for one in (continued, fresh)]
+    assert found[0] == copies * found[1]
