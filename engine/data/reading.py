@@ -110,16 +110,15 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
 def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:
     """Return the first `count` records of every training source, held out or not.
 
-    `data.train_limit` limits them as well, except those of the standard library. What is found in
-    the rows is not noted.
+    `data.train_limit` limits them as well. What is found in the rows is not noted.
 
     Raises:
         DataError: A source cannot be read, or one of these records is invalid.
     """
     data = config.data
-    if data.train == STDLIB_PAIRS:
-        return _stdlib_records(0.0, progress)[0][:count]
     most = min(count, data.train_limit or count)
+    if data.train == STDLIB_PAIRS:
+        return _stdlib_records(0.0, progress)[0][:most]
     found: list[Record] = []
     for source in data.sources:
         own, split = of_source(config, source), source.split or data.train_split

@@ -15,24 +15,28 @@ from .alerts.sender import INSTALL
 log = logging.getLogger(__name__)
 _TRACKERS = "fttui.engine.followers.trackers"
 _ALERTS = "fttui.engine.followers.alerts"
+_RESTARTING = "fttui.engine.followers.restarting"
 
 
 def launch_followers(run: RunDirectory, config: RunConfig) -> None:
-    """Start what follows a run; a process that cannot be started is one line in the log."""
+    """Start what follows a run, and what starts it again when it is killed.
+
+    A process that cannot be started is one line in the log.
+    """
     folder = str(run.path.absolute())
     for tracker in dict.fromkeys(config.trackers):
         arguments = [folder, "--to", tracker, "--follow", "--wait"]
-        _start(run, _TRACKERS, arguments, f"tracker-{tracker}.log")
+        _start(run, tracker, [_TRACKERS, *arguments], f"tracker-{tracker}.log")
     if not has_addresses():
         return
     if find_spec("apprise") is None:
         log.warning("no messages are sent, because apprise is missing: %s", INSTALL)
         return
-    _start(run, _ALERTS, [folder], "alerts.log")
+    _start(run, "alerts", [_ALERTS, folder], "alerts.log")
 
 
-def _start(run: RunDirectory, module: str, arguments: list[str], log_name: str) -> None:
+def _start(run: RunDirectory, name: str, command: list[str], log_name: str) -> None:
     try:
-        start_in_background(run, module, arguments, log=log_name)
+        start_in_background(run, _RESTARTING, [name, *command], log=log_name)
     except (OSError, subprocess.CalledProcessError) as error:
-        log.warning("%s cannot be started: %s", module, error)
+        log.warning("what follows the run for %s cannot be started: %s", name, error)

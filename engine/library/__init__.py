@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ def watch(
     checkpoint_every: int | None = None,
     keep: int = 3,
     tape_mib: int = 512,
+    trackers: Sequence[str] | None = None,
 ) -> T: ...
 @overload
 def watch(
@@ -47,6 +48,7 @@ def watch(
     checkpoint_every: int | None = None,
     keep: int = 3,
     tape_mib: int = 512,
+    trackers: Sequence[str] | None = None,
 ) -> PlainRun | UnwatchedRun: ...
 def watch(
     trainer: Any = None,
@@ -72,8 +74,9 @@ def watch(
         **options: `name` of the run (default: the `run_name` of the trainer, else the name of the
             script); `checkpoint_every` steps (default: planned by their size; 0: on command only);
             `keep`, the number of newest checkpoints kept (3); `tape_mib`, host memory for the
-            batches since the oldest checkpoint (512); for a plain loop `steps`, the planned
-            optimizer steps, and `accumulate`, the batches per step (1).
+            batches since the oldest checkpoint (512); `trackers` that the run is delivered to, such
+            as `["wandb"]` (default: those of `$FTTUI_TRACKERS`); for a plain loop `steps`, the
+            planned optimizer steps, and `accumulate`, the batches per step (1).
 
     Raises:
         TypeError: neither a trainer nor both model and optimizer are given, or an option is

@@ -12,10 +12,10 @@ from typing import get_args
 import pytest
 
 from fttui.engine.config.schema import Tracker
+from fttui.engine.config.sections.outward import TRACKER_PACKAGES
 from fttui.engine.errors import FttuiError
 from fttui.tui.cli.main import build_parser
 from fttui.tui.cli.preflight import extras
-from fttui.tui.cli.preflight.extras import TRACKERS
 from fttui.tui.cli.preflight.training_packages import TRAIN, fits
 from tests.support.counting_run import new_counting_run
 from tests.support.matrix import in_part
@@ -102,7 +102,7 @@ def test_one_missing_package_is_named() -> None:
     assert "but trl is not installed. Run:" in python_without(["trl"], code).stderr
 
 
-@pytest.mark.parametrize("tracker", TRACKERS)
+@pytest.mark.parametrize("tracker", TRACKER_PACKAGES)
 def test_a_tracker_without_its_package_names_the_extra(
     tracker: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,11 +110,11 @@ def test_a_tracker_without_its_package_names_the_extra(
     with pytest.raises(FttuiError, match=rf"pip install 'fttui\[{tracker}\]'"):
         extras.require_trackers([tracker])
     declared = " ".join(PROJECT["optional-dependencies"][tracker])
-    assert any(declared.startswith(package) for package in TRACKERS[tracker])
+    assert any(declared.startswith(package) for package in TRACKER_PACKAGES[tracker])
 
 
 def test_the_trackers_are_those_of_the_configuration() -> None:
-    assert set(TRACKERS) == set(get_args(Tracker))
+    assert set(TRACKER_PACKAGES) == set(get_args(Tracker))
 
 
 def test_doctor_says_what_works() -> None:

@@ -18,9 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from fttui.engine.errors import ConfigError, FttuiError
-from fttui.engine.protocol.codec import decode_record
 from fttui.engine.run.files import last_lines
-from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.watch import startup
 from fttui.engine.watch.startup import switched_off
@@ -28,7 +26,7 @@ from fttui.engine.watch.startup import switched_off
 from ..text.control_characters import one_line
 from ..text.format import plural
 from .attach import open_app, require_terminal
-from .headless import HeadlessLog
+from .headless import HeadlessLog, JournalRecords
 from .options import Commands, add_runs_dir, say
 
 EXEC_FOLDER = "FTTUI_EXEC"
@@ -117,7 +115,7 @@ def _show(script: StartedScript) -> int:
 
 def _follow(script: StartedScript) -> int:
     """Print every run of the command as lines until the command ends; return its exit code."""
-    lines: dict[RunDirectory, tuple[FrameReader, HeadlessLog]] = {}
+    lines: dict[RunDirectory, tuple[JournalRecords, HeadlessLog]] = {}
     with _Forwarded(script) as forwarded:
         ended = False
         while not ended:
@@ -127,7 +125,7 @@ def _follow(script: StartedScript) -> int:
             for run in script.runs():
                 if run not in lines:
                     say(f"the output of the command is in {script.log}")
-                    lines[run] = FrameReader(run.journal), HeadlessLog()
+                    lines[run] = JournalRecords(run.journal), HeadlessLog()
                 _say_all(_new_lines(*lines[run]))
             time.sleep(_POLL_S)
     return script.exit_code if lines else _report_end(script)
@@ -138,11 +136,10 @@ def _say_all(lines: Iterator[str]) -> None:
         say(one_line(line))
 
 
-def _new_lines(reader: FrameReader, log: HeadlessLog) -> Iterator[str]:
-    for payload in reader:
-        record = decode_record(payload)
-        if record is not None:
-            yield from log.lines(record, time.monotonic())
+def _new_lines(journal: JournalRecords, log: HeadlessLog) -> Iterator[str]:
+    for record in journal.new():
+        yield from log.lines(record, time.monotonic())
+    yield from journal.news()
 
 
 def _report_end(script: StartedScript) -> int:

@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from shlex import quote
 from types import FrameType
 
@@ -15,7 +16,7 @@ import msgspec
 
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol import events as ev
-from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.codec import DecodeError, decode_record
 from fttui.engine.protocol.culprit_text import culprit_headline
 from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.step_memory import memory_in_use
@@ -222,15 +223,17 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
     interrupts = Interrupts(engine)
     lines = HeadlessLog()
     try:
-        for records in _batches(engine):
+        for journal in _readings(engine):
             for line in interrupts.news():
                 say(line)
-            for record in records:
+            for record in journal.new():
                 for line in lines.lines(record, time.monotonic()):
                     say(one_line(line))
                 if isinstance(record.event, ev.RunEnded):
                     _see_off(engine)
                     return record.event.exit_code
+            for line in journal.news():
+                say(line)
     finally:
         interrupts.restore()
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
@@ -248,13 +251,38 @@ def _see_off(engine: StartedEngine) -> None:
         engine.process.wait(_LEAVING_S)
 
 
-def _batches(engine: StartedEngine) -> Iterator[list[ev.Record]]:
-    """Yield new records of this engine process, often none, until shortly after it ended."""
-    reader = FrameReader(engine.run.journal, engine.journal_offset)
+class JournalRecords:
+    """Reads the records of a journal; a frame that is no record is left out and counted."""
+
+    def __init__(self, journal: Path, offset: int = 0) -> None:
+        self._reader = FrameReader(journal, offset)
+        self._unreadable = self._told = 0
+
+    def new(self) -> Iterator[ev.Record]:
+        """Yield the records since the last call, without events of later versions of fttui."""
+        for payload in self._reader:
+            try:
+                record = decode_record(payload)
+            except DecodeError:
+                self._unreadable += 1
+                continue
+            if record is not None:
+                yield record
+
+    def news(self) -> Iterator[str]:
+        """Yield a line if frames were left out since the last call."""
+        if found := self._unreadable - self._told:
+            self._told = self._unreadable
+            noun = "frame that is no record" if found == 1 else "frames that are no records"
+            yield f"the journal has {found:,} {noun}; left out here"
+
+
+def _readings(engine: StartedEngine) -> Iterator[JournalRecords]:
+    """Yield the journal of this engine process again and again, until shortly after its end."""
+    journal = JournalRecords(engine.run.journal, engine.journal_offset)
     gone_at: float | None = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
-        decoded = (decode_record(payload) for payload in reader)
-        yield [record for record in decoded if record is not None]
+        yield journal
         if gone_at is None and engine.process.poll() is not None:
             gone_at = time.monotonic()
         time.sleep(_POLL_S)

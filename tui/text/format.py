@@ -66,7 +66,12 @@ def count(value: float) -> str:
 
 
 def short_count(value: float) -> str:
-    """Format a number as `134.5M`, with one decimal and an SI suffix; below 1,000 as `840`."""
+    """Format a number as `134.5M`, with one decimal and an SI suffix; below 1,000 as `840`.
+
+    NaN and infinity are `NaN`, `∞` and `-∞`.
+    """
+    if not math.isfinite(value):
+        return number(value)
     if abs(value) < 1000:
         return f"{value:.0f}"
     power = min(len(_DECIMAL) - 1, int(math.log10(abs(value)) // 3))

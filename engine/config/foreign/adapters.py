@@ -7,7 +7,6 @@ from typing import Any
 
 from .draft import Draft, number, truth
 
-NUMBERS = {"lora_r": "adapter.r", "lora_rank": "adapter.r", "lora_alpha": "adapter.alpha"}
 SWITCHES = {
     "use_rslora": "adapter.rslora",
     "peft_use_rslora": "adapter.rslora",
@@ -17,11 +16,14 @@ SWITCHES = {
 _INITS = {"gaussian", "pissa", "olora", "eva", "orthogonal"}
 
 
-def read_lora(draft: Draft, *, r: int, alpha: int, dropout: float, tool: str) -> None:
+def read_lora(
+    draft: Draft, rank_key: str, *, r: int, alpha: int, dropout: float, tool: str
+) -> None:
     """Read the rank, alpha, dropout and variant of LoRA.
 
     Args:
         draft: the configuration that is read.
+        rank_key: what the tool calls the rank.
         r: rank if none is given.
         alpha: alpha if none is given.
         dropout: dropout if none is given.
@@ -31,7 +33,7 @@ def read_lora(draft: Draft, *, r: int, alpha: int, dropout: float, tool: str) ->
         ValueError: A number cannot be read.
     """
     usual = {"adapter.r": r, "adapter.alpha": alpha}
-    for key, path in NUMBERS.items():
+    for key, path in ((rank_key, "adapter.r"), ("lora_alpha", "adapter.alpha")):
         if draft.get(key) is not None:
             draft.same(key, path, int(number(draft.get(key))))
             usual.pop(path)

@@ -216,7 +216,7 @@ def _read_adapter(draft: Draft) -> None:
         _read_full(draft, kind)
         return
     draft.without_effect("adapter", "adapters are LoRA; model.quantize makes it QLoRA")
-    read_lora(draft, r=8, alpha=16, dropout=0.0, tool=TOOL)
+    read_lora(draft, "lora_r", r=8, alpha=16, dropout=0.0, tool=TOOL)
     targets = draft.get("lora_target_modules")
     if truth(draft.get("lora_target_linear")) or not targets:
         draft.default("adapter.targets", "all-linear", "lora_target_linear")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import yaml
@@ -107,11 +107,32 @@ class Draft:
         if self.get(key) is not None:
             self._note(key, "same", f"read with {other}")
 
+    def leave_out(self, path: str, verdict: Verdict, reason: str) -> None:
+        """Take back a key of fttui; the rows of the keys that gave it get this verdict instead.
+
+        It does nothing if the key is not set.
+        """
+        if path in self.values:
+            del self.values[path]
+            self.notes.pop(path, None)
+            self._overrule(path, verdict, reason)
+
     def extend(self, rows: Iterable[KeyOutcome]) -> None:
         """Add the rows of a part of the configuration, such as one dataset."""
         self.rows.extend(rows)
 
+    def _overrule(self, path: str, verdict: Verdict, reason: str) -> None:
+        """Give another verdict to rows that set a key of fttui, and remove those of defaults."""
+        ours = [row for row in self.rows if row.ours.startswith(f"{path}: ")]
+        for row in ours:
+            place = self.rows.index(row)
+            changed = [replace(row, verdict=verdict, ours="", reason=reason)] if row.key else []
+            self.rows[place : place + 1] = changed
+
     def _set(self, key: str, verdict: Verdict, path: str, value: Any, reason: str) -> None:
+        if self.values.get(path, value) != value:
+            other = f"{key} says something else for the same setting, and is used"
+            self._overrule(path, "dropped", other)
         self.values[path] = value
         self.notes[path] = f"{key}: {reason}" if reason else key
         self._add(KeyOutcome(key, self._shown(key), verdict, _pair(path, value), reason))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .draft import Draft, number
+from .draft import Draft, number, shown
 
 
 def read_held_out(draft: Draft, key: str, tool: str) -> None:
@@ -33,13 +33,18 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
 def leave_out_evaluations(draft: Draft) -> None:
     """If no data are held out or named for evaluations, set `eval.every` to 0.
 
-    The other values about evaluations are removed, and those that need one: early stopping and the
-    best checkpoint.
+    The other values about evaluations are taken back. Those that need one, early stopping and the
+    best checkpoint, are dropped.
     """
     if draft.values.get("data.eval_fraction") or "data.eval" in draft.values:
         return
-    for path in ("eval.per_epoch", "eval.at_start", "train.early_stop", "checkpoint.best"):
-        draft.values.pop(path, None)
+    reason = "there are no data for evaluations"
+    for path in ("eval.per_epoch", "eval.every", "eval.at_start"):
+        draft.leave_out(path, "no effect", reason)
+    for path in ("train.early_stop", "checkpoint.best"):
+        wanted = shown(draft.values.get(path))
+        hint = f"{reason}; name them with --set data.eval=FILE and --set '{path}={wanted}'"
+        draft.leave_out(path, "dropped", hint)
     draft.values["eval.every"] = 0
     draft.notes["eval.every"] = "there are no data for evaluations"
 

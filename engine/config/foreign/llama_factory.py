@@ -171,7 +171,7 @@ def _read_finetuning(draft: Draft) -> None:
 
 def _read_adapter(draft: Draft) -> None:
     rank = int(number(draft.get("lora_rank", 8)))
-    read_lora(draft, r=8, alpha=2 * rank, dropout=0.0, tool=TOOL)
+    read_lora(draft, "lora_rank", r=8, alpha=2 * rank, dropout=0.0, tool=TOOL)
     target = draft.get("lora_target", "all")
     found = "all-linear" if target == "all" else listed(target)
     if draft.get("lora_target") is None:

@@ -195,12 +195,12 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
 
 
 def _leave_out_moments(draft: Draft) -> None:
-    """Remove betas and epsilon if the optimizer has none; the other tool ignores them too."""
+    """Take back betas and epsilon if the optimizer has none; the other tool ignores them too."""
     optimizer = str(draft.values.get("train.optimizer", ""))
     kinds = {"train.betas": ("adamw", "lion"), "train.epsilon": ("adamw",)}
     for path, having in kinds.items():
         if not any(kind in optimizer for kind in having):
-            draft.values.pop(path, None)
+            draft.leave_out(path, "no effect", f"the optimizer {optimizer} has none")
 
 
 def _read_rate(draft: Draft, defaults: TrainerDefaults) -> None:

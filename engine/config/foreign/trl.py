@@ -188,7 +188,7 @@ def _read_adapter(draft: Draft) -> None:
             draft.differs("disable_dropout", "the model's own dropout is as it is configured")
         return
     draft.without_effect("use_peft", "adapters are LoRA")
-    read_lora(draft, r=16, alpha=32, dropout=0.05, tool=TOOL)
+    read_lora(draft, "lora_r", r=16, alpha=32, dropout=0.05, tool=TOOL)
     _read_dropout(draft)
     targets = draft.get("lora_target_modules")
     if targets is None:
@@ -205,7 +205,9 @@ def _read_dropout(draft: Draft) -> None:
     key = "disable_dropout"
     if draft.values["task"] == "sft" or draft.get(key) is False:
         draft.read_with(key, "the task")
-    elif draft.get(key) is None:
+        return
+    draft.leave_out("adapter.dropout", "no effect", "TRL disables dropout for preferences")
+    if draft.get(key) is None:
         draft.default("adapter.dropout", 0.0, "TRL disables dropout for preferences")
     else:
         draft.same(key, "adapter.dropout", 0.0)

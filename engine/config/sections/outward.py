@@ -10,6 +10,14 @@ from .base import Count, NonNegative, Section
 
 Tracker = Literal["wandb", "tensorboard", "mlflow", "trackio", "swanlab"]
 """The trackers that a run can be delivered to."""
+TRACKER_PACKAGES: dict[str, tuple[str, ...]] = {
+    "wandb": ("wandb",),
+    "tensorboard": ("tensorboardX",),
+    "mlflow": ("mlflow", "mlflow-skinny"),
+    "trackio": ("trackio",),
+    "swanlab": ("swanlab",),
+}
+"""The trackers, and the packages of which each needs one."""
 AlertKind = Literal["finished", "failed", "halted", "alarm", "recovery", "stalled", "disk"]
 """What people can be told about."""
 

@@ -29,7 +29,7 @@ from ...core.replay.replay_plan import PlannedStep, ReplayPlan, Unrepeatable, pl
 from ...data.batches.batch_source import BatchSource, HeldPlace
 from ...data.tokens.examples import Example, PackedExample
 from ...errors import CheckpointError, TrainingFailed
-from ...protocol.codec import decode_record
+from ...protocol.codec import decode_readable
 from ...protocol.culprit_text import culprit_headline
 from ...protocol.event_parts import Culprit, CulpritSearch
 from ...protocol.events import CulpritsFound, Record
@@ -290,7 +290,7 @@ class CulpritFinder:
         return _plans.decode(shared)
 
     def _records(self) -> Iterator[Record]:
-        records = (decode_record(payload) for payload in FrameReader(self._run.journal))
+        records = (decode_readable(payload) for payload in FrameReader(self._run.journal))
         return (record for record in records if record is not None)
 
     def _examples(self, position: int, step: PlannedStep) -> dict[str, Example]:

@@ -50,7 +50,8 @@ class Preparation:
         """
         capabilities, plan = capabilities_of(trainer), _plan(trainer, options)
         name = options.name or run_name(trainer)
-        return cls(capabilities, plan, watched_config(trainer, name, plan, options.keep))
+        config = watched_config(trainer, name, plan, options.keep)
+        return cls(capabilities, plan, options.with_trackers(config))
 
 
 class HfWatch:

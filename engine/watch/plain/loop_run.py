@@ -281,4 +281,6 @@ def _config(parts: LoopParts, plan: CheckpointPlan, options: WatchOptions) -> Ru
     )
     name = options.name or script_path().stem or "script"
     scaled = parts.scaler is not None
-    return script_config(model_name(parts.model), train, name, plan, options.keep, scaled=scaled)
+    model = model_name(parts.model)
+    config = script_config(model, train, name, plan, options.keep, scaled=scaled)
+    return options.with_trackers(config)

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fttui.engine.config.sections.outward import TRACKER_PACKAGES
 from fttui.engine.errors import FttuiError
 
 from .training_packages import installed
-
-TRACKERS: dict[str, tuple[str, ...]] = {
-    "wandb": ("wandb",),
-    "tensorboard": ("tensorboardX",),
-    "mlflow": ("mlflow", "mlflow-skinny"),
-    "trackio": ("trackio",),
-    "swanlab": ("swanlab",),
-}
-"""The trackers, and the packages of which each needs one."""
 
 
 def require_tracker(tracker: str, command: str) -> None:
@@ -28,7 +20,7 @@ def require_tracker(tracker: str, command: str) -> None:
     Raises:
         FttuiError: the package is missing; the text names the extra that installs it.
     """
-    packages = TRACKERS[tracker]
+    packages = TRACKER_PACKAGES[tracker]
     if not any(map(installed, packages)):
         raise FttuiError(
             f"{command} needs the package {' or '.join(packages)} for {tracker}, which is not "

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from fttui.engine.protocol.codec import decode_record
+from fttui.engine.protocol.codec import decode_readable
 from fttui.engine.protocol.events import Event
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
@@ -127,7 +127,7 @@ def _ended(engine: StartedEngine) -> Iterator[None]:
 def _newest(run: RunDirectory, kind: type[_Found]) -> _Found | None:
     found = None
     for payload in FrameReader(run.journal):
-        record = decode_record(payload)
+        record = decode_readable(payload)
         if record is not None and isinstance(record.event, kind):
             found = record.event
     return found

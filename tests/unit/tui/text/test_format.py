@@ -49,6 +49,8 @@ def test_learning_rates_and_counts() -> None:
     assert (fmt.learning_rate(math.nan), fmt.learning_rate(math.inf)) == ("NaN", "∞")
     assert fmt.count(1240) == "1,240"
     assert fmt.short_count(134_515_008) == "134.5M"
+    odd = (math.nan, math.inf, -math.inf)
+    assert [fmt.short_count(value) for value in odd] == ["NaN", "∞", "-∞"]
     assert fmt.percent(0.248) == "24.8 %"
     assert fmt.plural(1, "step") == "1 step"
     assert fmt.plural(412, "step") == "412 steps"

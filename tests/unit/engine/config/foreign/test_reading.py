@@ -319,6 +319,55 @@ def test_without_data_for_evaluations_there_are_none(tmp_path: Path) -> None:
     assert "eval.per_epoch" not in imported.values
 
 
+def verdicts(imported: Imported) -> dict[str, str]:
+    return {row.key: row.verdict for row in imported.rows if row.key}
+
+
+@pytest.mark.parametrize(
+    ("base", "none"),
+    [
+        (AXOLOTL, {"val_set_size": 0}),
+        (LLAMA_FACTORY, {"val_size": 0}),
+        (TRL, {"dataset_mixture": "absent", "dataset_name": "org/data"}),
+    ],
+    ids=["axolotl", "lf", "trl"],
+)
+def test_what_needs_evaluations_is_not_the_same_without_data_for_them(
+    tmp_path: Path, base: dict[str, Any], none: dict[str, Any]
+) -> None:
+    wanted = {"early_stopping_patience": 3, "load_best_model_at_end": True, "eval_on_start": True}
+    absent = dict.fromkeys(("eval_steps", "evals_per_epoch"), "absent")
+    changes = {"eval_strategy": "epoch", **absent, **wanted, **none}
+    imported = read(tmp_path, base, **changes)
+    found = verdicts(imported)
+    assert {found[key] for key in ("eval_strategy", "eval_on_start")} == {"no effect"}
+    assert {found[key] for key in list(wanted)[:2]} == {"dropped"}
+    ours = {row.ours.partition(":")[0] for row in imported.rows}
+    assert {path for path in ours if "." in path} <= set(imported.values)
+
+
+def test_two_names_of_one_setting_with_different_values_are_told(tmp_path: Path) -> None:
+    imported = read(tmp_path, TRL, max_length=512, max_seq_length=256)
+    (row,) = imported.of("dropped")
+    assert (row.key, imported.values["data.max_length"]) == ("max_length", 256)
+    assert "max_seq_length" in row.reason
+    assert not read(tmp_path, TRL, max_length=256, max_seq_length=256).of("dropped")
+
+
+@pytest.mark.parametrize(
+    ("base", "unknown"),
+    [(AXOLOTL, "lora_rank"), (LLAMA_FACTORY, "lora_r"), (TRL, "lora_rank")],
+    ids=["axolotl", "lf", "trl"],
+)
+def test_the_rank_has_the_name_that_the_tool_gives_it(
+    tmp_path: Path, base: dict[str, Any], unknown: str
+) -> None:
+    change: dict[str, Any] = {unknown: 5}
+    imported = read(tmp_path, base, **change)
+    assert [row.key for row in imported.of("dropped")] == [unknown]
+    assert imported.values["adapter.r"] != 5
+
+
 def test_default_arguments_of_trainers_drop_nothing(tmp_path: Path) -> None:
     from transformers import TrainingArguments
     from trl import DPOConfig, SFTConfig

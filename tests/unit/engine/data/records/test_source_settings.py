@@ -7,7 +7,14 @@ import json
 import msgspec
 
 from fttui.engine.config.checks import check_config
-from fttui.engine.config.schema import DataConfig, DataSource, ModelConfig, RunConfig, TrainConfig
+from fttui.engine.config.schema import (
+    STDLIB_PAIRS,
+    DataConfig,
+    DataSource,
+    ModelConfig,
+    RunConfig,
+    TrainConfig,
+)
 from fttui.engine.data.reading import first_records, read_records
 from fttui.engine.data.streams import first_streamed
 
@@ -50,6 +57,13 @@ def test_every_source_of_a_mix_has_columns_roles_labels_and_a_system_message_of_
     assert turns(first_streamed(streamed, 5).train) == expected
     first = first_records(config, 5, lambda label, done, total: None)
     assert turns([[one] for one in first]) == expected
+
+
+def test_the_first_records_of_the_standard_library_obey_the_limit_of_the_data():
+    data = DataConfig(train=STDLIB_PAIRS, train_limit=3)
+    config = RunConfig(model=ModelConfig(id="m"), data=data, train=TrainConfig(steps=1))
+    limited = first_records(config, 5, lambda label, done, total: None)
+    assert [len(limited), len(first_records(config, 2, lambda label, done, total: None))] == [3, 2]
 
 
 def test_settings_of_a_source_are_checked():

@@ -9,7 +9,7 @@ import pytest
 from fttui.engine.config.schema import AlertsConfig, RunConfig, TrackingConfig
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.errors import FttuiError
-from fttui.engine.followers import launch
+from fttui.engine.followers import launch, restarting
 from fttui.engine.followers.run_config import config_of, tracking_of
 from fttui.engine.followers.trackers.destinations import destination, facts_of, open_sink
 from fttui.engine.run.journal_summary import JournalSummary
@@ -63,8 +63,9 @@ def test_each_tracker_gets_one_process_and_messages_need_an_address(
 ) -> None:
     started: list[list[str]] = []
 
-    def start(_run: RunDirectory, _module: str, words: list[str], *, log: str) -> None:
-        started.append([log, *words[1:]])
+    def start(_run: RunDirectory, module: str, words: list[str], *, log: str) -> None:
+        assert module == restarting.__name__
+        started.append([log, *(word for word in words if not word.startswith("/"))])
 
     monkeypatch.setattr(launch, "start_in_background", start)
     monkeypatch.setattr(launch, "has_addresses", lambda: False)
@@ -79,13 +80,14 @@ def test_each_tracker_gets_one_process_and_messages_need_an_address(
     )
     launch.launch_followers(new_run(tmp_path), config)
     assert started == [
-        [f"tracker-{name}.log", "--to", name, "--follow", "--wait"] for name in ("wandb", "mlflow")
+        [f"tracker-{name}.log", name, launch._TRACKERS, "--to", name, "--follow", "--wait"]
+        for name in ("wandb", "mlflow")
     ]
     started.clear()
     monkeypatch.setattr(launch, "has_addresses", lambda: True)
     monkeypatch.setattr(launch, "find_spec", lambda _name: object())
     launch.launch_followers(new_run(tmp_path), msgspec.structs.replace(config, trackers=[]))
-    assert started == [["alerts.log"]]
+    assert started == [["alerts.log", "alerts", launch._ALERTS]]
 
 
 def test_a_process_that_cannot_be_started_ends_nothing(
