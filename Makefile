@@ -5,6 +5,8 @@
 # make faults       inject every fault a few times and print the table; part of make test
 # make faults-long  the same with the long counts, then the long forms of fuzzing and simulation;
 #                   ONLY=F18,F08 chooses faults
+# make docs   build the site of the documentation in site/; links and anchors are checked
+# make dist   build wheel and sdist in dist/
 # make clean  remove what these made (runs are kept)
 #
 # On a machine with a GPU choose the build of torch for its driver on the first call, for example
@@ -19,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LINKS := .links/fttui
 
-.PHONY: run test test-long check faults faults-long clean
+.PHONY: run test test-long check faults faults-long docs dist clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -45,8 +47,17 @@ check: $(VENV)/.installed-dev $(LINKS)
 	PYTHONPATH=.links $(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/contract/test_sizes.py
 
+docs: $(VENV)/.installed-docs
+	@$(BIN)/python -m mkdocs build --strict --quiet
+
+dist:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet 'build>=1'
+	rm -rf build dist
+	$(BIN)/python -m build
+
 clean:
-	rm -rf $(VENV) .links build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .links build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find engine tui tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The stamps make every later call start at once. torch comes first, so that what asks for "some
@@ -64,6 +75,12 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 $(VENV)/.installed-long: $(VENV)/.installed-dev
 	$(PIP) install -e '.[train,demo,dev,dev-trackers]'
+	@touch $@
+
+# The site needs neither torch nor the rest of the tests.
+$(VENV)/.installed-docs: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -e '.[docs]'
 	@touch $@
 
 # The packages under the names they are installed as, for tools that read the source tree.

@@ -45,7 +45,7 @@ REFUSED = {
 """Commands that need the extra, with a call of each."""
 LIGHT = {
     "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import", "sync",
-    "prometheus",
+    "prometheus", "completion",
 }  # fmt: skip
 
 _IMPORT_ALL = """

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
@@ -15,7 +16,16 @@ from packaging.requirements import Requirement
 from tests.contract.links import ROOT
 
 PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-BUILD_FROM = ("engine", "tui", "pyproject.toml", "README.md", "LICENSE")
+BUILD_FROM = (
+    "engine",
+    "tui",
+    "configs",
+    "docs",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "MANIFEST.in",
+)
 
 
 def copied_source(folder: Path) -> Path:
@@ -53,6 +63,18 @@ def light_environment(wheel: Path, folder: Path) -> Path:
     for found in _closure(Distribution.at(requires)):
         _link(found, packages)
     return folder / "bin"
+
+
+def full_environment(wheel: Path, folder: Path) -> Path:
+    """Make an environment with the wheel that also sees every package of this environment.
+
+    Returns:
+        the folder of its programs.
+    """
+    programs = light_environment(wheel, folder)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
+    return programs
 
 
 def _closure(first: Distribution) -> Iterator[Distribution]:

@@ -26,6 +26,7 @@ from .output import escaped_output
 from .outward import export, prometheus, sync
 from .preflight import import_config, init_config
 from .reports import report
+from .shell import completion
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
@@ -107,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         lr_find,
         profile,
         doctor,
+        completion,
         bridge,
     )
     for module in modules:
