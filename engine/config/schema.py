@@ -28,6 +28,7 @@ from .sections.outward import HubConfig as HubConfig
 from .sections.outward import Tracker as Tracker
 from .sections.outward import TrackingConfig as TrackingConfig
 from .sections.preference import PreferenceConfig as PreferenceConfig
+from .sections.preference import RewardConfig as RewardConfig
 from .sections.train import EarlyStopConfig as EarlyStopConfig
 from .sections.train import LrRatios as LrRatios
 from .sections.train import Metric as Metric
@@ -311,12 +312,14 @@ class RunConfig(Section, frozen=True, kw_only=True):
     train: TrainConfig
     name: str = "run"
     """Name of the run; the run folder is named after it and the start time."""
-    task: Literal["sft", "contrastive", "dpo", "kto"] = "sft"
+    task: Literal["sft", "contrastive", "dpo", "kto", "reward"] = "sft"
     """sft: next-token loss (optionally with simctg); contrastive: pairs with the joint loss; dpo:
-    chosen and rejected completions; kto: completions rated good or bad."""
+    chosen and rejected completions; kto: completions rated good or bad; reward: a model that scores
+    answers, from chosen and rejected ones."""
     adapter: AdapterConfig = AdapterConfig()
     contrastive: ContrastiveConfig = ContrastiveConfig()
     preference: PreferenceConfig = PreferenceConfig()
+    reward: RewardConfig = RewardConfig()
     eval: EvalConfig = EvalConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()

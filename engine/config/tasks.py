@@ -13,11 +13,14 @@ SCORED_KINDS = ("cosent", "cosine")
 """Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
 """Tasks that learn from rated or compared completions by their log-probabilities."""
+COMPARING_TASKS = (*PREFERENCE_TASKS, "reward")
+"""Tasks whose loss goes from chance level to zero as good answers are told from bad ones."""
 FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),
     "dpo": ("preference",),
     "kto": ("rated", "preference"),
+    "reward": ("preference",),
 }
 """Record formats by task; of formats that equally many rows have, the first one is used."""
 

@@ -125,5 +125,6 @@ def tokenize_options(config: RunConfig) -> TokenizeOptions:
         hard_negatives=hard_negatives_used(config),
         scored=config.task == "contrastive" and config.contrastive.kind in SCORED_KINDS,
         score_range=config.contrastive.score_range,
+        scored_whole=config.task == "reward",
         rated=config.task == "kto",
     )

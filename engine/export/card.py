@@ -14,6 +14,7 @@ from .lineage import Lineage, LineageStep
 
 _TEXT = "AutoModelForCausalLM"
 _VISION = "AutoModelForImageTextToText"
+_SCORES = "AutoModelForSequenceClassification"
 """Classes of transformers that load a model."""
 QUARANTINE = "quarantine.txt"
 """File beside the card with the ids of the samples in quarantine when the weights were saved."""
@@ -62,6 +63,11 @@ class ModelCard:
         """Whether the exported model is an embedding model."""
         return self.config.task == "contrastive"
 
+    @property
+    def scores(self) -> bool:
+        """Whether the exported model is a reward model."""
+        return self.config.task == "reward"
+
     def text(self) -> str:
         """Return the text of README.md."""
         parts = [
@@ -84,6 +90,7 @@ class ModelCard:
         library = "sentence-transformers" if self.merged and self.embeds else library
         library = "gguf" if self.gguf else library
         pipeline = "feature-extraction" if self.embeds else "text-generation"
+        pipeline = "text-classification" if self.scores else pipeline
         rows = [
             *([f"base_model: {self.base.hub_id}"] if self.base.hub_id else []),
             *([f"license: {self.base.license.lower()}"] if self.base.license else []),
@@ -128,7 +135,7 @@ class ModelCard:
                 'documents = model.encode(["…"])',
             ]
         elif self.merged:
-            kind = _VISION if self.vision else _TEXT
+            kind = _SCORES if self.scores else _VISION if self.vision else _TEXT
             lines = [
                 f"from transformers import {kind}, AutoTokenizer",
                 f'model = {kind}.from_pretrained("FOLDER")',
@@ -136,6 +143,8 @@ class ModelCard:
             ]
         else:
             lines = list(self._adapter_usage())
+        if self.scores:
+            lines.append("score = model(**tokenizer(TEXT, return_tensors='pt')).logits[0, 0]")
         return "\n".join(("```python", *lines, "```"))
 
     def _gguf_usage(self, file: str) -> Iterator[str]:
@@ -163,6 +172,15 @@ class ModelCard:
             yield f'base = {_VISION}.from_pretrained("{self.base.name}"{more})'
             yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
             return
+        if self.scores:
+            yield "from peft import PeftModel"
+            more_names = ", BitsAndBytesConfig" * bool(more)
+            yield f"from transformers import {_SCORES}, AutoTokenizer{more_names}"
+            yield from _quantized_usage(model)
+            yield f'base = {_SCORES}.from_pretrained("{self.base.name}", num_labels=1{more})'
+            yield 'model = PeftModel.from_pretrained(base, "FOLDER")'
+            yield 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")'
+            return
         yield "from peft import AutoPeftModelForCausalLM"
         yield from ["from transformers import BitsAndBytesConfig"] if more else []
         yield from _quantized_usage(model)
@@ -170,7 +188,7 @@ class ModelCard:
 
     def _merged_usage(self) -> Iterator[str]:
         """Yield lines of Python that merge the start adapter into the base and load the export."""
-        kind = _VISION if self.vision else _TEXT
+        kind = _SCORES if self.scores else _VISION if self.vision else _TEXT
         start = shown_start(self.config.adapter.start)
         yield "from peft import PeftModel"
         yield f"from transformers import {kind}"
@@ -212,9 +230,10 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
 def head_notes(config: RunConfig) -> list[str]:
     """Return the note for a card that the head was quantized in training; none if it was not.
 
-    There is none for an embedding model either, which has no use for the head.
+    There is none for embedding and reward models either, which have no use for the head.
     """
-    quantized = config.train.memory == "lean" and config.task != "contrastive"
+    without = config.task in ("contrastive", "reward")
+    quantized = config.train.memory == "lean" and not without
     return [_HEAD_IN_NF4] if quantized else []
 
 

@@ -27,6 +27,7 @@ from ..model.files.package_model import PREFIX
 from ..model.load import load_model
 from ..model.progress import Progress, ignore_progress
 from ..model.quantization import form_of
+from ..model.score_head import as_classifier
 from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
 from ..run.identity.model_content import model_folder
@@ -73,6 +74,8 @@ def write_merged(
     unite = _with_own_weights if config.adapter.kind == "none" else _merged
     merged = unite(folder, loaded.model, files, progress)
     merged.config.use_cache = True
+    if config.task == "reward":
+        merged = as_classifier(merged)
     progress("writing", 0, 1)
     merged.save_pretrained(str(folder))
     notes = head_notes(config)
@@ -144,7 +147,9 @@ def write_adapter(
     if config.adapter.merge_first:
         base = merged_base(base, shown_start(config.adapter.start))
         notes.append(_BASE_IS_MERGED)
-    _write_adapter_files(folder, files, base=base, revision=config.model.revision)
+    _write_adapter_files(
+        folder, files, base=base, revision=config.model.revision, scores=config.task == "reward"
+    )
     _finish(folder, config, files, lineage, tokenizer, notes, merged=False)
     progress("writing", 1, 1)
 
@@ -198,11 +203,18 @@ def _dequantized(base: Any, progress: Progress) -> Any:
 
 
 def _write_adapter_files(
-    folder: Path, files: TrainedFiles, base: str | None = None, revision: str | None = None
+    folder: Path,
+    files: TrainedFiles,
+    base: str | None = None,
+    revision: str | None = None,
+    *,
+    scores: bool = False,
 ) -> None:
-    """Write the adapter files that PEFT reads."""
+    """Write the adapter files that PEFT reads; `scores` tells that they are of a reward model."""
     settings = json.loads(files.settings)
     settings["inference_mode"] = True
+    if scores:
+        settings["task_type"] = "SEQ_CLS"
     if base is not None:
         settings |= {"base_model_name_or_path": base, "revision": revision}
     (folder / WEIGHTS).write_bytes(files.weights)

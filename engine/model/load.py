@@ -40,6 +40,7 @@ from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .quantization import dequantize_layers, form_of, loading_dtype, quantization_of
+from .score_head import add_score_head, score_weight
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 
@@ -147,6 +148,8 @@ def equip(
     if config.data.special_tokens:
         new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
     rows = add_rows(base, new_ids, config.adapter.modules_to_save)
+    if config.task == "reward":
+        add_score_head(base, config.train.seed, device)
     model = _with_adapter(base, config, rows, device, start)
     if config.adapter.init == "loftq" and not config.adapter.continues:
         initialize_loftq(model, str(base.name_or_path), config.model.revision)
@@ -190,7 +193,10 @@ def _with_adapter(
     """
     if config.adapter.kind == "none":
         dtype = compute_dtype(config.model.precision, device)
-        unfreeze(base, config.train.layers, _trained_dtype(config, dtype, device), dtype)
+        trained = _trained_dtype(config, dtype, device)
+        unfreeze(base, config.train.layers, trained, dtype)
+        if config.task == "reward":
+            score_weight(base).requires_grad_(True)
         return base
     adapter, seed = config.adapter, config.train.seed
     if start is None or not adapter.continues:

@@ -291,6 +291,7 @@ def note_quarantine(batches: Batches, kept_out: Sequence[str], event_log: EventL
 _COLLATORS: dict[str, Callable[[Any, int], Batch]] = {
     "dpo": collate_preferences,
     "kto": collate_rated,
+    "reward": collate_preferences,
 }
 
 

@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 import torch
-from peft import AutoPeftModelForCausalLM
+from peft import AutoPeftModelForCausalLM, PeftModel
 from torch import Tensor
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from fttui.engine.config.schema import (
     ContrastiveConfig,
@@ -28,6 +33,7 @@ from fttui.engine.protocol.events import SampleGenerated
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.objectives.evaluator import Evaluator
+from fttui.engine.train.objectives.reward import RewardObjective
 from fttui.tui.cli.main import main as fttui
 from tests.support.training import Played, Script, new_run, play
 
@@ -106,6 +112,43 @@ def test_the_adapter_alone_goes_on_as_the_engine_did(
             before = (model(input_ids=ids).logits - whole(input_ids=ids).logits).abs().max()
     assert apart < 1e-4
     assert before > 0.1
+
+
+@pytest.mark.parametrize("kind", ["lora", pytest.param("none", marks=pytest.mark.long)])
+def test_a_reward_model_loads_as_a_sequence_classifier(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Tensor, Tensor, Tensor]] = []
+    score = RewardObjective.scores
+
+    def watched(self: Any, hidden: Tensor, batch: dict[str, Any]) -> Tensor:
+        found = score(self, hidden, batch)
+        seen.append((batch["input_ids"].clone(), batch["attention_mask"].clone(), found.detach()))
+        return found
+
+    monkeypatch.setattr(RewardObjective, "scores", watched)
+    rate = 0.05 if kind == "lora" else 1e-3
+    run = new_run(tmp_path, "reward", train__steps=4, train__lr=rate, adapter__kind=kind)
+    play(run, Script({4: ["eval"]}))
+    ids, mask, expected = seen[-1]
+    merged = export(run, tmp_path / "merged", "--kind", "merged")
+    model = AutoModelForSequenceClassification.from_pretrained(merged)
+    assert model.config.num_labels == 1
+    with torch.no_grad():
+        found = model.eval()(input_ids=ids, attention_mask=mask).logits.squeeze(-1)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert "AutoModelForSequenceClassification" in (merged / "README.md").read_text()
+    assert main([str(run.path), "last", "--out", str(tmp_path / "g"), "--kind", "gguf"]) == 8
+    if kind == "none":
+        return
+    adapter = export(run, tmp_path / "adapter", "--kind", "adapter")
+    base = json.loads((adapter / "adapter_config.json").read_text())["base_model_name_or_path"]
+    plain = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1)
+    plain.config.pad_token_id = model.config.pad_token_id
+    loaded = PeftModel.from_pretrained(plain, str(adapter)).eval()
+    with torch.no_grad():
+        again = loaded(input_ids=ids, attention_mask=mask).logits.squeeze(-1)
+    torch.testing.assert_close(again, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_gguf_file_goes_on_as_the_engine_did(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from fttui.engine.protocol.events import EvalFinished, SampleGenerated, StepFinished
 from fttui.engine.protocol.states import RunState
@@ -31,6 +32,7 @@ FIGURES = {
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "dpo": ("dpo", {}),
     "kto": ("kto", {}),
+    "reward": ("reward", {}),
     **{name: ("dpo", {"preference__loss": name}) for name in ("orpo", "simpo", "cpo", "slic")},
 }
 """The task and the settings of each method."""
@@ -93,6 +95,23 @@ def test_ratings_are_learned_and_the_divergence_is_shown(tmp_path: Path) -> None
     (evaluation,) = played.events(EvalFinished)
     assert set(evaluation.metrics) == {"loss", "ce", "kl", *FIGURES}
     assert evaluation.metrics["kl"] >= 0
+
+
+def test_a_reward_model_learns_to_tell_answers_apart(tmp_path: Path) -> None:
+    sets: dict[str, Any] = {"adapter__dropout": 0.0, "train__lr": 0.01, "train__steps": 16}
+    run = new_run(tmp_path, "reward", eval__every=8, checkpoint__best="reward_margin", **sets)
+    played = play(run)
+    steps = played.events(StepFinished)
+    figures = {"rewards_chosen", "rewards_rejected", "reward_margin", "reward_accuracy"}
+    assert all(set(step.extra) == figures and not step.parts for step in steps)
+    assert steps[0].loss == pytest.approx(math.log(2), abs=0.05)
+    first, last = played.events(EvalFinished)
+    assert set(last.metrics) == {"loss", *figures}
+    assert last.metrics["loss"] < first.metrics["loss"]
+    assert last.metrics["reward_margin"] > max(0.1, first.metrics["reward_margin"])
+    newest = run.path / "checkpoints" / CheckpointStore(run).all()[-1].name
+    saved = load_file(newest / "adapter_model.safetensors")
+    assert [name for name in saved if name.endswith("score.weight")]
 
 
 @pytest.mark.parametrize("at", in_part([2, 10], [10]))
@@ -158,11 +177,14 @@ def _play(place: Any, runs: list[RunDirectory]) -> None:
         play(run, place=place)
 
 
-def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "names", in_part([("dpo", "kto"), ("orpo", "simpo"), ("reward",)], [("dpo", "kto")])
+)
+def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path, names: tuple[str, ...]) -> None:
     sets: dict[str, Any] = {"adapter__dropout": 0.0, "train__steps": 2, "train__optimizer": "sgd"}
-    modes = {"dpo": "static", "kto": "off", "orpo": "static"}
     one, two = [], []
-    for name, fast in modes.items():
+    for name in names:
+        fast = "static" if name == names[0] else "off"
         task, own = METHODS[name]
         half = {"train__batch": 2, "train__devices": 2}
         one.append(_new(tmp_path / f"1-{name}", task, train__batch=4, **sets, **own))

@@ -25,6 +25,7 @@ TASKS: dict[str, dict[str, Any]] = {
     "cross accumulation": {"task": "contrastive", "contrastive__cross_accumulation": "on"},
     "dpo": {"preference__ce_weight": 0.5},
     "kto": {},
+    "reward": {},
     "orpo": {"task": "dpo", "preference__loss": "orpo"},
 }
 
@@ -80,7 +81,7 @@ def test_rows_average_to_the_loss_of_their_step_and_leave_no_trace(
     mean = sum(row.loss * row.weight for row in watched.rows) / total
     near = (
         0.1
-        if name in ("simctg", "contrastive", "cross accumulation", "dpo", "kto", "orpo")
+        if name in ("simctg", "contrastive", "cross accumulation", "dpo", "kto", "orpo", "reward")
         else 1e-4
     )
     assert mean == pytest.approx(loss, rel=near), "means over tokens are taken within a row"

@@ -97,6 +97,19 @@ def write_preferences(path: Path, count: int = 48, seed: int = 0) -> Path:
     return path
 
 
+def write_graded(path: Path, count: int = 48, seed: int = 0) -> Path:
+    """Answers of which the good ones have words from the first half of the list."""
+    rng = random.Random(seed)
+    rows = []
+    for number in range(count):
+        sides = (" ".join(rng.choices(half, k=3)) for half in (WORDS[:5], WORDS[5:]))
+        rows.append(
+            dict(zip(("prompt", "chosen", "rejected"), (f"{number}: ", *sides), strict=True))
+        )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
 def write_ratings(path: Path, count: int = 48, seed: int = 0) -> Path:
     """Prompts with one completion each, some wanted."""
     rng = random.Random(seed)
@@ -114,6 +127,7 @@ _WRITERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "contrastive": ("pairs.jsonl", write_pairs),
     "dpo": ("preferences.jsonl", write_preferences),
     "kto": ("ratings.jsonl", write_ratings),
+    "reward": ("graded.jsonl", write_graded),
 }
 
 

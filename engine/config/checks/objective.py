@@ -6,7 +6,13 @@ from collections.abc import Iterator
 
 from ..memory.contrastive_candidates import candidates_per_anchor
 from ..schema import STDLIB_PAIRS, RunConfig
-from ..tasks import FORMATS_OF, PREFERENCE_TASKS, SCORED_KINDS, pair_losses_with
+from ..tasks import (
+    COMPARING_TASKS,
+    FORMATS_OF,
+    PREFERENCE_TASKS,
+    SCORED_KINDS,
+    pair_losses_with,
+)
 from .problem import Problem
 
 _PAIR_KINDS = ("infonce", "pairwise", *SCORED_KINDS)
@@ -15,7 +21,7 @@ _PAIR_KINDS = ("infonce", "pairwise", *SCORED_KINDS)
 def _check_task(config: RunConfig) -> Iterator[Problem]:
     if config.task == "contrastive":
         yield from _check_contrastive(config)
-    elif config.task not in PREFERENCE_TASKS:
+    elif config.task not in COMPARING_TASKS:
         yield from _check_sft(config)
 
 
@@ -148,14 +154,15 @@ def _check_losses(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_completions(config: RunConfig) -> Iterator[Problem]:
-    """Yield the settings that a preference task cannot use; none for other tasks."""
-    if config.task not in PREFERENCE_TASKS:
+    """Yield the settings that tasks with chosen and rejected completions cannot use."""
+    if config.task not in COMPARING_TASKS:
         return
+    by = "a score" if config.task == "reward" else "their log-probability"
     if config.contrastive.kind != "off":
         yield Problem(
             "contrastive.kind",
-            f"got {config.contrastive.kind}, but task {config.task} compares completions by their "
-            "log-probability; set contrastive.kind: off, or task: contrastive",
+            f"got {config.contrastive.kind}, but task {config.task} compares completions by {by}; "
+            "set contrastive.kind: off, or task: contrastive",
         )
     yield from _check_preference_data(config)
     if config.task == "kto" and config.data.streaming:
@@ -165,9 +172,10 @@ def _check_completions(config: RunConfig) -> Iterator[Problem]:
             "which all records must be known; set data.streaming: false",
         )
     if not config.data.completion_only:
+        scores = config.task == "reward"
+        what = "scores whole texts anyway" if scores else "compares only completions"
         yield Problem(
-            "data.completion_only",
-            f"got false, but task {config.task} compares only completions; remove the key",
+            "data.completion_only", f"got false, but task {config.task} {what}; remove the key"
         )
 
 
@@ -184,6 +192,35 @@ def _check_preference_data(config: RunConfig) -> Iterator[Problem]:
             "data.format",
             f"got {config.data.format}, but task {config.task} needs {' or '.join(forms)}; set "
             "data.format: auto, or another task",
+        )
+
+
+def _check_reward(config: RunConfig) -> Iterator[Problem]:
+    """Yield the settings that task reward cannot use, and its section in another task."""
+    if config.task != "reward":
+        if config.reward != type(config.reward)():
+            yield Problem(
+                "reward",
+                f"the section is set, but task {config.task} does not use it; set task: reward, or "
+                "remove the section",
+            )
+        return
+    if config.eval.samples:
+        yield Problem(
+            "eval.samples",
+            "is set, but a reward model scores texts and generates none; remove the key",
+        )
+    if config.adapter.continues:
+        yield Problem(
+            "adapter.start",
+            "names an adapter to continue, but a reward model starts with a new head, which such "
+            "an adapter does not have; set adapter.merge_first: true, or remove adapter.start",
+        )
+    if config.train.router_aux_loss:
+        yield Problem(
+            "train.router_aux_loss",
+            f"got {config.train.router_aux_loss:g}, but task reward has no load balancing loss; "
+            "remove the key",
         )
 
 
@@ -260,6 +297,8 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
 
 def metrics_of(config: RunConfig) -> list[str]:
     """Return the metrics that the evaluations of a run measure."""
+    if config.task == "reward":
+        return ["loss", "reward_accuracy", "reward_margin"]
     if config.task in PREFERENCE_TASKS:
         ce = ["ce"] if config.preference.next_token_weight else []
         return ["loss", *ce, "reward_accuracy", "reward_margin"]
@@ -281,6 +320,7 @@ OBJECTIVE = (
     _check_temperature,
     _check_losses,
     _check_completions,
+    _check_reward,
     _check_preference,
     _check_metrics,
 )

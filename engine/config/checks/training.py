@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ..fast_mode import refusal, why_not_fast
 from ..schema import RunConfig
-from ..tasks import PREFERENCE_TASKS
+from ..tasks import COMPARING_TASKS
 from .problem import Problem
 
 WITHOUT_FLOOR = ("constant", "inverse_sqrt", "cosine_restarts")
@@ -211,7 +211,7 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
     smoothing = config.train.label_smoothing
     if not smoothing:
         return
-    if config.task in PREFERENCE_TASKS:
+    if config.task in COMPARING_TASKS:
         yield Problem(
             "train.label_smoothing",
             f"got {smoothing:g}, which smooths the targets of next-token training and is not used "

@@ -31,7 +31,7 @@ _CHAT_MODELS = (
 """Free GiB from which a model is suggested; it is trained in NF4."""
 _EMBEDDERS = ((4.5, "Qwen/Qwen2.5-1.5B"), (0.0, "Qwen/Qwen2.5-0.5B"))
 _ON_CPU = "HuggingFaceTB/SmolLM2-135M-Instruct"
-_LEARNING_RATES = {"sft": 2e-4, "dpo": 2e-5, "kto": 2e-5, "contrastive": 2e-4}
+_LEARNING_RATES = {"sft": 2e-4, "dpo": 2e-5, "kto": 2e-5, "contrastive": 2e-4, "reward": 1e-4}
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ _LOSS_OF = {
     "sft": "next-token loss on the answers",
     "dpo": "chosen answers become more likely than rejected ones",
     "kto": "good answers become more likely, bad ones less",
+    "reward": "a score, higher for chosen answers than for rejected ones",
     "contrastive": "texts that belong together get similar embeddings",
 }
 

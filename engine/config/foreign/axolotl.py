@@ -93,8 +93,7 @@ _HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab")
 REFUSED = {
     "s2_attention": "shifted sparse attention is not supported",
     "processor_type": "fttui does not train on images, audio or video",
-    "reward_model": "fttui does not train reward models",
-    "process_reward_model": "fttui does not train reward models",
+    "process_reward_model": "fttui trains reward models of whole answers, not of steps",
     "num_labels": "fttui does not train classifiers",
     "qat": "training with simulated quantization is not supported",
     "relora": "ReLoRA is not supported",
@@ -300,6 +299,13 @@ def _read_full(draft: Draft, kind: Any) -> None:
 
 
 def _read_preference(draft: Draft) -> None:
+    if truth(draft.get("reward_model")):
+        draft.same("reward_model", "task", "reward")
+        if draft.get("num_labels") == 1:
+            draft.without_effect("num_labels", "a reward model gives one number")
+    if draft.get("center_rewards_coefficient") is not None:
+        centering = float(number(draft.get("center_rewards_coefficient")))
+        draft.same("center_rewards_coefficient", "reward.centering", centering)
     kind = draft.get("rl")
     if kind is None:
         return

@@ -59,11 +59,12 @@ REFUSED = {
     "rope_scaling": "fttui does not scale positions",
     "tensor_model_parallel_size": "fttui does not split a model over devices",
     "pipeline_model_parallel_size": "fttui does not split a model over devices",
-    "reward_model": "fttui does not train reward models",
+    "reward_model": "online reinforcement learning is not supported",
 }
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
 _LOSSES = {name: name for name in ("sigmoid", "hinge", "ipo", "orpo", "simpo")}
-_STAGES = ("sft", "pt", "dpo", "kto")
+_STAGES = {"sft": "sft", "pt": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
+"""The task of each stage."""
 
 
 def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folder: str) -> Imported:
@@ -106,10 +107,8 @@ def _read_stage(draft: Draft) -> None:
     stage = draft.get("stage", "sft")
     if stage not in _STAGES:
         draft.refused("stage", f"the stage {stage} is not supported")
-    elif stage in ("dpo", "kto"):
-        draft.same("stage", "task", stage)
     elif draft.get("stage") is not None:
-        draft.same("stage", "task", "sft")
+        draft.same("stage", "task", _STAGES[stage])
     loss = draft.get("pref_loss")
     if loss is not None and loss not in _LOSSES:
         draft.refused("pref_loss", f"the loss {loss} is not supported")

@@ -318,6 +318,8 @@ class MicroBatchShape:
         """
         config, arch, tokens = self.config, self.arch, self.tokens
         states = tokens * arch.hidden * (4 + 3 * self.number)
+        if config.task == "reward":  # one number per sequence instead of logits
+            return states, 0, 0
         if config.train.memory == "lean":
             part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
             width = part // arch.hidden

@@ -158,7 +158,7 @@ def estimate_memory(
     `bf16` tells whether a GPU supports it; without it, `model.precision: auto` is fp32.
     """
     formats = _Formats.of(config, device == "cuda" and bf16)
-    adapters = _adapter_sizes(config, arch)
+    adapters = _trained_sizes(config, arch)
     adapter_bytes = sum(adapters) * formats.adapter
     average_bytes = 4 * sum(adapters) if config.train.ema else 0
     if config.copies_reference:
@@ -268,6 +268,12 @@ def _nf4_share(*, double: bool) -> float:
     return NF4_BYTES + (1 / 64 + 4 / (64 * 256) if double else 4 / 64)
 
 
+def _trained_sizes(config: RunConfig, arch: Architecture) -> list[int]:
+    """Return the size in elements of each trained tensor, with the head of a reward model."""
+    head = [arch.hidden] if config.task == "reward" else []
+    return _adapter_sizes(config, arch) + head
+
+
 def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
     """Return the size in elements of each trained tensor; unknown targets count as all linears."""
     if config.adapter.kind == "none":
@@ -349,11 +355,11 @@ def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> 
 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:
-    """Return the sequences per micro-batch: one per record, or two per preference of task dpo.
+    """Return the sequences per micro-batch: one per record, or two per preference.
 
     A pair of task contrastive has two, and one for each of its hard negatives.
     """
-    if config.task == "dpo":
+    if config.task in ("dpo", "reward"):
         return config.train.batch * 2
     if config.task != "contrastive":
         return config.train.batch

@@ -1,4 +1,4 @@
-"""The section of the preference losses."""
+"""The sections of the preference losses and of reward models."""
 
 from __future__ import annotations
 
@@ -55,3 +55,11 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
         """Whether there is a next-token loss that covers the prompt too."""
         asked = self.ce_tokens == "all" or (self.ce_tokens == "auto" and self.traits.ce_prompt)
         return asked and self.next_token_weight > 0
+
+
+class RewardConfig(Section, frozen=True, kw_only=True):
+    """The loss of task reward, which trains a model that scores answers."""
+
+    centering: NonNegative = 0.0
+    """Weight of (score of chosen + score of rejected)², which keeps the scores around 0, such as
+    0.01; 0 is off."""

@@ -62,11 +62,19 @@ def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]
 def collate_preferences(examples: Sequence[PreferenceExample], pad_id: int) -> dict[str, Any]:
     """Batch preferences: `input_ids`, `attention_mask`, `labels` [2B, T], `pair_count` B, `ids`.
 
-    The chosen completions come first, then the rejected ones in the same order.
+    The chosen completions come first, then the rejected ones in the same order. If pairs have a
+    margin, there is also `margin` [B] fp32, 0 for pairs without one.
     """
     sides = [one.chosen for one in examples] + [one.rejected for one in examples]
     ids = [example.id for example in examples]
-    return {**collate_text(sides, pad_id), "pair_count": len(examples), "ids": ids}
+    margins = [example.margin or 0.0 for example in examples]
+    given = any(example.margin is not None for example in examples)
+    return {
+        **collate_text(sides, pad_id),
+        "pair_count": len(examples),
+        "ids": ids,
+        **({"margin": torch.tensor(margins, dtype=torch.float32)} if given else {}),
+    }
 
 
 def collate_rated(examples: Sequence[RatedExample], pad_id: int) -> dict[str, Any]:

@@ -29,6 +29,9 @@ from .turns import has_turns, turns_of
 
 Message = Mapping[str, Any]
 
+MARGIN = "preference_margin"
+"""Name of the margin of a pair in a row, for tasks that use it."""
+
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
 POSITIVES = (
     *("positive", "pos", "document", "passage", "answer"),
@@ -95,6 +98,8 @@ class PreferenceRecord:
     id: str
     chosen: CompletionRecord
     rejected: CompletionRecord
+    margin: float | None = field(default=None, kw_only=True)
+    """By how much the chosen completion is better; None if the data do not say it."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -338,7 +343,8 @@ def _preference_record(row: _Row, identity: str) -> PreferenceRecord:
     chosen, rejected = (
         CompletionRecord(identity, prompt, side, tools=tools, place=row.place) for side in sides
     )
-    return PreferenceRecord(identity, chosen, rejected, place=row.place)
+    margin = row.values.get(MARGIN)
+    return PreferenceRecord(identity, chosen, rejected, margin=margin, place=row.place)
 
 
 def _beginning(one: Sequence[Message], other: Sequence[Message]) -> tuple[Message, ...]:

@@ -29,6 +29,7 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         (("sentence1", "text1"), ("sentence2", "text2")),
     ),
     "dpo": ((("prompt",), ("chosen",), ("rejected",)), (("chosen",), ("rejected",))),
+    "reward": ((("chosen",), ("rejected",)), (("prompt",), ("chosen",), ("rejected",))),
     "kto": (
         (("prompt",), ("completion",), ("label",)),
         (("prompt",), ("chosen",), ("rejected",)),

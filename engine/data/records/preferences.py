@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ...errors import DataError
-from .labels import YesNoLabels, is_missing
+from .formats import MARGIN
+from .labels import YesNoLabels, is_missing, number_of
 from .messages import CONTENT_KEYS, MessageRules, role_of
 from .turns import QUESTIONS, asked_columns, conversation_column, question_of
 
@@ -50,6 +51,29 @@ def as_preference(
         values = _rated(values, ratings, place)
     values = _with_question(_with_prompt_turns(values, rules, place), rules, place)
     return with_turns(values, ("prompt", "chosen", "rejected", "completion"))
+
+
+def as_scored(values: Values, place: str) -> Values:
+    """Return two answers to be scored: without a prompt they are whole texts.
+
+    Their margin, if they have one, is a number under the name `MARGIN`.
+
+    Raises:
+        DataError: The margin is no number.
+    """
+    found = dict(values)
+    if isinstance(found.get("chosen"), str) and "prompt" not in found:
+        found["prompt"] = ""
+    if (given := found.pop("margin", None)) is not None:
+        margin = number_of(given)
+        if margin is None:
+            raise DataError(
+                f"{place}: column 'margin': got {str(given)[:60]!r}, expected a number, by which "
+                "the chosen answer should be better; correct this row, or set data.columns: "
+                "{margin: null}"
+            )
+        found[MARGIN] = margin
+    return found
 
 
 def with_turns(values: Values, columns: Collection[str]) -> Values:

@@ -35,7 +35,7 @@ from .mapping import (
 )
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
-from .preferences import as_preference, with_turns
+from .preferences import as_preference, as_scored, with_turns
 from .row_checks import CheckedRow, check_row
 from .turns import CONVERSATIONS, REASONING, with_instance
 
@@ -46,6 +46,7 @@ _EXAMPLES = {
     "contrastive": "{anchor: COLUMN, positive: COLUMN}",
     "dpo": "{prompt: COLUMN, chosen: COLUMN, rejected: COLUMN}",
     "kto": "{prompt: COLUMN, completion: COLUMN, label: COLUMN}",
+    "reward": "{chosen: COLUMN, rejected: COLUMN}",
 }
 """The mapping of columns that a refusal proposes, by task."""
 _LOOKED_INSIDE = 20
@@ -132,6 +133,8 @@ class _RowPreparer:
                 values = with_turns(values, ("prompt", "completion"))
             return replace(found, values=self._front.of_conversation(values, place))
         values = as_preference(values, self._ratings, self._rules, place)
+        if self._task == "reward":
+            values = as_scored(values, place)
         return replace(found, values=self._front.of_preference(values, place))
 
     def _present(self, values: Mapping[str, Any]) -> dict[str, Any]:

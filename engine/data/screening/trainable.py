@@ -101,6 +101,8 @@ def _require_variety(config: RunConfig, train: Sequence[Example], findings: Find
             _require_negatives(config, train, findings)
     elif config.task == "kto":
         _require_both_ratings(train)
+    elif config.task == "reward":
+        _require_margins(train)
     _note_same_targets(train, findings)
 
 
@@ -178,6 +180,22 @@ def _require_both_ratings(train: Sequence[Example]) -> None:
         f"learns from the difference of both; add {other} completions, check the column 'label'"
         + (", or set task: sft, which learns from good completions only" if desirable else "")
     )
+
+
+def _require_margins(train: Sequence[Example]) -> None:
+    """Raise if some pairs have a margin and others have none.
+
+    Raises:
+        DataError: A pair has no margin, although others have one.
+    """
+    pairs = [one for one in train if isinstance(one, PreferenceExample)]
+    without = [one for one in pairs if one.margin is None]
+    if without and len(without) < len(pairs):
+        raise DataError(
+            f"{len(without):,} of {len(pairs):,} pairs have no margin (first: "
+            f"{example_place(without[0])}), but the others have one; add the column 'margin' to "
+            "all of them, such as 0, or set data.columns: {margin: null}"
+        )
 
 
 def _note_same_targets(train: Sequence[Example], findings: Findings) -> None:

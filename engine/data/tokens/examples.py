@@ -55,6 +55,8 @@ class PreferenceExample:
     id: str
     chosen: TextExample
     rejected: TextExample
+    margin: float | None = None
+    """By how much the chosen completion is better; None if the data do not say it."""
 
     @property
     def place(self) -> str:

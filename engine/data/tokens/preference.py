@@ -62,7 +62,7 @@ def assemble(
         elif rated:
             ratings += [(found[0], True), (found[1], False)]
         else:
-            examples.append(PreferenceExample(record.id, found[0], found[1]))
+            examples.append(PreferenceExample(record.id, found[0], found[1], record.margin))
     return ratings
 
 

@@ -89,8 +89,9 @@ def _parts(example: Example) -> Iterator[_Part]:
             yield "positive", positive, positive
             for number, ids in enumerate(negatives, start=1):
                 yield f"negative {number}", ids, ids
-        case PreferenceExample(chosen=chosen, rejected=rejected):
-            yield "chosen", chosen.input_ids, _predicted(chosen.labels)
+        case PreferenceExample(chosen=chosen, rejected=rejected, margin=margin):
+            better = "chosen" if margin is None else f"chosen, margin {margin:g}"
+            yield better, chosen.input_ids, _predicted(chosen.labels)
             yield "rejected", rejected.input_ids, _predicted(rejected.labels)
         case RatedExample(text=text, desirable=desirable):
             name = "desirable" if desirable else "undesirable"

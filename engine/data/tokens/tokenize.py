@@ -90,6 +90,8 @@ class TokenizeOptions:
     """Whether the loss needs a score of every pair; pairs without one are dropped."""
     score_range: ScoreRange | None = None
     """Range of the scores that is mapped to 0 … 1; None keeps scores as they are."""
+    scored_whole: bool = False
+    """Preferences are scored with their prompts, so that all their tokens count."""
     rated: bool = False
     """Split preferences into a desirable (chosen) and an undesirable (rejected) completion."""
 
@@ -180,8 +182,8 @@ def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
 def _add_preferences(
     examples: list[Example], records: Sequence[PreferenceRecord | RatedRecord], reading: _Reading
 ) -> list[Rating]:
-    """Add preferences and return ratings; only completions are targets, whatever the options."""
-    options = replace(reading.options, completion_only=True)
+    """Add preferences and return ratings; only completions are targets unless texts are scored."""
+    options = replace(reading.options, completion_only=not reading.options.scored_whole)
     sides = [side for record in records for side in completions_of(record)]
     texts = _texts(sides, replace(reading, options=options))
     return assemble(examples, records, texts, reading.findings, rated=options.rated)

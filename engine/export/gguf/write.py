@@ -45,8 +45,13 @@ def require_writable(config: RunConfig, options: GgufOptions) -> None:
 
     Raises:
         ModelError: A program of llama.cpp or the package gguf is needed that is not on this
-            machine, or the model also takes images.
+            machine, or the model also takes images or is a reward model.
     """
+    if config.task == "reward":
+        raise ModelError(
+            "a reward model gives scores, which llama.cpp and Ollama do not compute from a "
+            "classifier's file; export it with --merged or --adapter"
+        )
     settings = base_settings(config)
     if sees_images(settings):
         raise ModelError(

@@ -12,6 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..new_tokens import NewRows
+from ..score_head import SCORE
 from .initial import CHANGES_BASE, init_arguments
 from .targets import checked_targets, pattern_of, untargeted
 
@@ -36,6 +37,7 @@ def attach_adapters(
     """
     excluded = untargeted(base) if adapter.targets == "all-linear" else []
     whole = [*adapter.modules_to_save, *rows.modules]
+    head = [SCORE] if hasattr(base, SCORE) else []
     lora = LoraConfig(
         task_type="CAUSAL_LM",
         r=adapter.r,
@@ -43,7 +45,7 @@ def attach_adapters(
         lora_dropout=adapter.dropout,
         target_modules=checked_targets(base, adapter),
         exclude_modules=pattern_of(excluded) if excluded else None,
-        modules_to_save=whole or None,
+        modules_to_save=[*whole, *head] or None,
         trainable_token_indices=rows.indices or None,
         ensure_weight_tying=bool(whole),
         rank_pattern=adapter.rank_pattern,

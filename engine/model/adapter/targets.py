@@ -14,6 +14,7 @@ from ...config.adapter.files import last_parts
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..experts import router_layers
+from ..score_head import SCORE
 from ..vision import beside_language_model, never_runs_on_text, sees_images
 
 _FUSED_IN_MAMBA = frozenset({"out_proj", "conv1d"})
@@ -32,7 +33,8 @@ _WITH_ADAPTER = (nn.Linear, Conv1D, nn.Embedding)
 def untargeted(base: nn.Module) -> list[str]:
     """Return the last parts of the names of the linear layers that `all-linear` leaves out."""
     routers = {name.rpartition(".")[2] for name in router_layers(base)}
-    return sorted(routers | (_fused(base) & linear_names(base)))
+    head = {SCORE} if isinstance(getattr(base, SCORE, None), nn.Linear) else set()
+    return sorted(routers | head | (_fused(base) & linear_names(base)))
 
 
 def targeted_by_all_linear(base: nn.Module) -> set[str]:

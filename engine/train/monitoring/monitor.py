@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from ...config.schema import RunConfig
-from ...config.tasks import PREFERENCE_TASKS
+from ...config.tasks import COMPARING_TASKS
 from ...core.anomaly import Detector
 from ...core.guard import Guard, GuardDecision, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
@@ -211,7 +211,7 @@ def build_monitor(
     planner = RecoveryPlanner(config.policy, checkpoints, event_log, agreement)
     detector = Detector(
         config.guard.sensitivity,
-        falls_to_zero=config.task in PREFERENCE_TASKS,
+        falls_to_zero=config.task in COMPARING_TASKS,
         false_alarms=config.guard.false_alarms_per_10k_steps,
     )
     anomalies = AnomalyMonitor(detector, event_log, reporter, leads=agreement.rank == 0)

@@ -23,6 +23,7 @@ from ..distributed.agreement import Agreement
 from .contrastive import PairTexts, across_ranks, join
 from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
+from .reward import evaluate_rewards
 
 
 class Evaluator:
@@ -68,6 +69,9 @@ class Evaluator:
         with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in PREFERENCE_TASKS:
                 metrics = evaluate_preferences(self._trainer.objective, batches, self._sums)
+            elif self._config.task == "reward":
+                states = ((self._forward(hidden, batch), batch) for batch in batches)
+                metrics = evaluate_rewards(self._trainer.objective, states, self._sums)
             elif self._config.task == "contrastive":
                 metrics = self._pairs(hidden, batches)
             else:

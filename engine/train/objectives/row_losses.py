@@ -57,6 +57,8 @@ class RowLossComputer:
         with evaluation_mode(self._trainer):
             if self._config.task in PREFERENCE_TASKS:
                 found = self._preferences(examples)
+            elif self._config.task == "reward":
+                found = self._rewards(examples)
             elif self._config.task == "contrastive":
                 found = self._pairs(examples)
             else:
@@ -138,6 +140,13 @@ class RowLossComputer:
         sums, counts = self._cross_entropy(states[: 2 * pairs], batch["labels"][: 2 * pairs])
         sums, counts = sums.view(2, pairs).sum(dim=0), counts.view(2, pairs).sum(dim=0)
         return sums / counts.clamp_min(1)
+
+    def _rewards(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield loss and weight of the pairs of each batch."""
+        objective = self._trainer.objective
+        for batch in self._batches(examples):
+            losses = objective.losses(objective.scores(self._states(batch), batch), batch)
+            yield losses, torch.ones_like(losses)
 
     def _preferences(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield loss and weight of the pairs, or of the rated completions, of each batch."""

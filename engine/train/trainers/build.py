@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from peft import PeftModel
@@ -16,9 +16,16 @@ from ..patches import on_one_device
 from ..position import Position
 from .pairs import PairTrainer
 from .preference import PreferenceTrainer
+from .reward import RewardTrainer
 from .text import TextTrainer, text_trainer
 
-AnyTrainer = TextTrainer | PairTrainer | PreferenceTrainer
+AnyTrainer = TextTrainer | PairTrainer | PreferenceTrainer | RewardTrainer
+OWN_LOSSES: Mapping[str, Callable[..., AnyTrainer]] = {
+    **dict.fromkeys(PREFERENCE_TASKS, PreferenceTrainer),
+    "contrastive": PairTrainer,
+    "reward": RewardTrainer,
+}
+"""The trainers of the tasks whose loss is not TRL's next-token loss."""
 
 
 def build_trainer(
@@ -46,12 +53,9 @@ def build_trainer(
     """
     trainer: AnyTrainer
     common = {"recipe": config.train, "position": position, "lr_factor": lr_factor, "model": model}
-    if config.task in PREFERENCE_TASKS:
+    if kind := OWN_LOSSES.get(config.task):
         args = on_one_device(TrainingArguments(**arguments))
-        trainer = PreferenceTrainer(config, args=args, **common)
-    elif config.task == "contrastive":
-        args = on_one_device(TrainingArguments(**arguments))
-        trainer = PairTrainer(config, args=args, **common)
+        trainer = kind(config, args=args, **common)
     else:
         trainer = text_trainer(config, tokenizer, arguments, common)
     require_ranks(trainer.accelerator.num_processes, config.train.devices)

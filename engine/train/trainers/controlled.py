@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
-from ...protocol.commands import Command
+from ...protocol.commands import Command, GenerateSample
 from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
@@ -13,6 +13,7 @@ from ..objectives.evaluator import Evaluator
 from ..position import Position
 from .build import AnyTrainer
 from .device_offload import DeviceOffload
+from .reward import RewardTrainer
 
 
 class EngineTrainer:
@@ -39,7 +40,9 @@ class EngineTrainer:
 
     @property
     def refuses(self) -> Mapping[type[Command], str]:
-        """The commands that this trainer cannot carry out: none."""
+        """The commands that this trainer cannot carry out, with the reasons."""
+        if isinstance(self._trainer, RewardTrainer):
+            return {GenerateSample: "a reward model scores texts and generates none"}
         return {}
 
     @property

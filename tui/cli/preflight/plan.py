@@ -23,7 +23,7 @@ def course(config: RunConfig) -> Iterator[str]:
 
     train = config.train
     per_step = train.batch * train.accumulate * train.devices
-    unit = "pairs" if config.task in ("contrastive", "dpo") else "sequences"
+    unit = "pairs" if config.task in ("contrastive", "dpo", "reward") else "sequences"
     yield (
         f"step: {per_step} {unit} = batch {train.batch} × accumulate {train.accumulate} "
         f"× {train.devices} {'device' if train.devices == 1 else 'devices'}"

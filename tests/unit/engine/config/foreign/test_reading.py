@@ -175,6 +175,12 @@ def test_trl_keys_and_intervals_that_are_shares(tmp_path: Path) -> None:
     assert read(tmp_path, TRL, "kto", loss_type="kto").values["task"] == "kto"
 
 
+def test_reward_models_are_carried_over(tmp_path: Path) -> None:
+    rl = read(tmp_path, AXOLOTL, reward_model=True, center_rewards_coefficient=0.01, num_labels=1)
+    assert (rl.values["task"], rl.values["reward.centering"]) == ("reward", 0.01)
+    assert read(tmp_path, LLAMA_FACTORY, stage="rm").values["task"] == "reward"
+
+
 def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_path: Path) -> None:
     rows: list[tuple[dict[str, Any], dict[str, Any], tuple[str, float, float]]] = [
         (TRL, {"loss_type": "simpo", "simpo_gamma": 0.9}, ("simpo", 0.9, 1.0)),

@@ -45,5 +45,5 @@ def test_many_columns_and_long_names_are_shortened() -> None:
 
 
 def test_the_tasks_that_read_a_format_are_named() -> None:
-    assert tasks_of("preference") == ["dpo", "kto"]
+    assert tasks_of("preference") == ["dpo", "kto", "reward"]
     assert nearest_forms(500 * ["x" * 10_000], "dpo").startswith("prompt + chosen + rejected")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fttui.engine.config.data_reasons import (
@@ -269,7 +271,7 @@ def test_nulls_that_tables_add_to_tools_are_counted_once_a_record(task, row):
     rows = [{**row, "tools": tools}, {**row, "tools": [SCHEMA]}, {**row, "tools": tools}]
     result = Reading(task, rows, file="d.parquet")
     assert result.found(PADDING_NULLS) == (2, "d.parquet:1", "")
-    assert "None" not in str(result.records[0]).replace("label=None", "")
+    assert "None" not in re.sub(r"(label|margin)=None", "", str(result.records[0]))
     assert Reading(task, rows).found(PADDING_NULLS) is None
 
 
@@ -482,3 +484,24 @@ def test_an_unknown_column_that_looks_like_a_label_needs_consent():
     with pytest.raises(DataError, match=r"ignored-columns"):
         result.findings.require_consent([])
     pairs(*range(8), name="number").findings.require_consent([])
+
+
+def test_answers_to_be_scored_need_no_prompt_and_may_have_a_margin():
+    graded = {"chosen": "good", "rejected": "bad", "margin": "0.5"}
+    rows = [graded, {"chosen": "g", "rejected": "b"}]
+    first, second = read("reward", *rows)
+    assert (first.chosen.prompt, first.chosen.completion, first.margin) == ("", "good", 0.5)
+    assert second.margin is None
+    reading = Reading("reward", rows)
+    assert not list(reading.findings), "the margin is read"
+    talks = {"chosen": [ASKED, GOOD], "rejected": [ASKED, BAD], "margin": 2}
+    (talk,) = read("reward", talks)
+    assert (len(talk.chosen.prompt), talk.margin) == (1, 2.0)
+
+
+def test_a_margin_that_is_no_number_is_refused_and_other_tasks_do_not_read_it():
+    row = {"prompt": "q", "chosen": "g", "rejected": "b", "margin": "much"}
+    with pytest.raises(DataError, match="1: column 'margin': got 'much', expected a number"):
+        read("reward", row)
+    (record,) = read("dpo", row)
+    assert record.margin is None

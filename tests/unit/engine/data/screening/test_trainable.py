@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -54,6 +55,12 @@ def text(number: int, prompt: list[int], target: list[int]) -> TextExample:
 def pair(number: int, label: int | None = None, **changes: Any) -> PairExample:
     given = {"anchor": [1, number], "positive": [2, number], "label": label, **changes}
     return PairExample(f"p:{number}", **given)
+
+
+def graded(number: int, margin: float | None) -> PreferenceExample:
+    sides = (text(number, [number], [5, number]), text(number, [number], [6, number]))
+    sides = (replace(sides[0], place=f"g:{number}"), sides[1])
+    return PreferenceExample(f"g:{number}", *sides, margin)
 
 
 def rated(number: int, *, desirable: bool) -> RatedExample:
@@ -109,6 +116,11 @@ PAIRS = config("contrastive")
             r"all 6 completions are rated undesirable and none desirable.*add desirable",
         ),
         (
+            config("reward"),
+            [graded(0, 1.0), graded(1, None)],
+            r"1 of 2 pairs have no margin \(first: g:1\)",
+        ),
+        (
             config("contrastive", {"kind": "cosent"}),
             [pair(n, score=0.5) for n in range(4)],
             "all 4 pairs have the score 0.5, so there is no difference",
@@ -135,6 +147,8 @@ def test_what_cannot_be_learned_is_refused(
             [pair(n, positive=[9]) for n in (0, 1)],
         ),
         (config("kto"), [rated(0, desirable=True), rated(1, desirable=False)]),
+        (config("reward"), [graded(0, 1.0), graded(1, 0.0)]),
+        (config("reward"), [graded(0, None), graded(1, None)]),
         (config(), [text(n, [n], [5, n]) for n in range(9)]),
         (config(), [text(0, [4], [5])] * 9),
         (config(), [text(n, [n], [5]) for n in range(3)]),

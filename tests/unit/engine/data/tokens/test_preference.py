@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -122,6 +122,15 @@ def test_a_batch_of_preferences_has_the_chosen_ones_first() -> None:
     assert starts == ["1 one", "2 two", "1 ein", "2 zwe"]
     assert (batch["pair_count"], batch["ids"]) == (2, ["a", "b"])
     assert batch["labels"].shape == batch["attention_mask"].shape == batch["input_ids"].shape
+    assert "margin" not in batch
+
+
+def test_margins_reach_the_batch_with_the_order_of_their_pairs() -> None:
+    records = [preference("a", "1 ", "one", "eins"), preference("b", "2 ", "two", "zwei")]
+    graded = [replace(one, margin=margin) for one, margin in zip(records, (0.5, 2.0), strict=True)]
+    examples: Any = tokenize(graded, scored_whole=True).examples
+    assert collate_preferences(examples[::-1], 0)["margin"].tolist() == [2.0, 0.5]
+    assert whole(examples[0].chosen) == targets(examples[0].chosen) == f"1 one{EOS}"
 
 
 def test_a_batch_of_ratings_brings_what_they_are_set_against() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,6 +70,11 @@ REJECTED = CompletionRecord("r", "p", "bad")
             PreferenceRecord("r", CHOSEN, REJECTED),
             {},
             {"chosen": "p«good<|im_end|>»", "rejected": "p«bad<|im_end|>»"},
+        ),
+        (
+            PreferenceRecord("r", replace(CHOSEN, prompt="ask "), REJECTED, margin=0.5),
+            {"scored_whole": True},
+            {"chosen, margin 0.5": "a«sk good<|im_end|>»", "rejected": "p«bad<|im_end|>»"},
         ),
         (RatedRecord("r", REJECTED, False), {}, {"undesirable": "p«bad<|im_end|>»"}),
         (RatedRecord("r", CHOSEN, True), {}, {"desirable": "p«good<|im_end|>»"}),
