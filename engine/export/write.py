@@ -23,11 +23,11 @@ from ..config.checks.quarantine import ids_as_text
 from ..config.load import dump_config
 from ..config.schema import ModelConfig, RunConfig
 from ..errors import CheckpointError, ConfigError
+from ..model.adapter.score_head import as_classifier
 from ..model.files.package_model import PREFIX
 from ..model.load import load_model
 from ..model.progress import Progress, ignore_progress
 from ..model.quantization import form_of
-from ..model.score_head import as_classifier
 from ..model.tokenizer import hub_arguments, load_tokenizer
 from ..model.vision import sees_images
 from ..run.identity.model_content import model_folder

@@ -27,6 +27,7 @@ from .adapter.attach import (
 )
 from .adapter.full_finetuning import full_finetuning_fact, unfreeze
 from .adapter.initial import initial_weights, initialize_loftq
+from .adapter.score_head import add_score_head, score_weight
 from .adapter.start import continue_adapter, merge_adapter, start_file
 from .experts import experts_fact, quantize_experts, quantized_experts
 from .files.completeness import require_complete
@@ -40,7 +41,6 @@ from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
 from .quantization import dequantize_layers, form_of, loading_dtype, quantization_of
-from .score_head import add_score_head, score_weight
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 

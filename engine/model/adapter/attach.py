@@ -12,8 +12,8 @@ from transformers.pytorch_utils import Conv1D
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..new_tokens import NewRows
-from ..score_head import SCORE
 from .initial import CHANGES_BASE, init_arguments
+from .score_head import SCORE
 from .targets import checked_targets, pattern_of, untargeted
 
 _READ_BY_STATE_SPACES = frozenset({"x_proj", "dt_proj", "out_proj"})

@@ -14,8 +14,8 @@ from ...config.adapter.files import last_parts
 from ...config.schema import AdapterConfig
 from ...errors import ModelError
 from ..experts import router_layers
-from ..score_head import SCORE
 from ..vision import beside_language_model, never_runs_on_text, sees_images
+from .score_head import SCORE
 
 _FUSED_IN_MAMBA = frozenset({"out_proj", "conv1d"})
 """Layers of state-space models whose weights their kernels read directly, past an adapter."""

@@ -11,8 +11,8 @@ from torch import Tensor
 from ...config.schema import RunConfig
 from ...losses.preference import CHOSEN, REJECTED, Compared, means
 from ...losses.reward import last_token_states, reward_losses, scores_of
+from ...model.adapter.score_head import score_weight
 from ...model.hidden import base_model_of
-from ...model.score_head import score_weight
 
 FIGURES = ("rewards_chosen", "rewards_rejected", "reward_accuracy")
 """Names of the sums over pairs beside the loss."""

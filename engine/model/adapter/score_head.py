@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
 
-from ..errors import ModelError
-from .hidden import base_model_of
+from ...errors import ModelError
+from ..hidden import base_model_of
 
 SCORE = "score"
 """Name of the head in transformers' sequence classifiers, and here in the language model."""
