@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 
 import msgspec
+
+KEPT, MOST_KEPT, ALWAYS_KEPT = 2, 4, 32
+"""How many of the highest numbers are kept sorted, as multiples of what was asked for, and more.
+
+They are chosen anew when they are too few, or so many that they cost too much.
+"""
+
+
+def median_of(ordered: list[float]) -> float:
+    """Return the median of numbers in ascending order, of which there must be some."""
+    count = len(ordered)
+    middle = count // 2
+    return ordered[middle] if count % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
 
 class SlidingWindow(msgspec.Struct, dict=True):
@@ -22,14 +36,15 @@ class SlidingWindow(msgspec.Struct, dict=True):
 
     def push(self, value: float) -> float | None:
         """Add a number; return the one that leaves the window, or None if there was room."""
-        values, ordered = self.values, self.ordered
+        values = self.values
+        ordered = self.ordered
         values.append(value)
         insort(ordered, value)
-        if len(ordered) <= self.size:
-            return None
-        fallen = values.pop(0)
-        del ordered[bisect_left(ordered, fallen)]
-        return fallen
+        if len(values) > self.size:
+            fallen = values.pop(0)
+            del ordered[bisect_left(ordered, fallen)]
+            return fallen
+        return None
 
     def clear(self) -> None:
         """Remove all numbers."""
@@ -47,10 +62,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
 
     def median(self) -> float:
         """Return the median of the window, which must not be empty."""
-        ordered = self.ordered
-        count = len(ordered)
-        middle = count // 2
-        return ordered[middle] if count % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
+        return median_of(self.ordered)
 
     def spread(self) -> float:
         """Return the interquartile range of the window, which must not be empty.
@@ -60,3 +72,66 @@ class SlidingWindow(msgspec.Struct, dict=True):
         ordered = self.ordered
         last = len(ordered) - 1
         return (ordered[int(0.75 * last + 0.5)] - ordered[int(0.25 * last + 0.5)]) / 1.349
+
+
+class LastValues(msgspec.Struct):
+    """The last `size` numbers, for figures that are seldom asked for."""
+
+    size: int
+    values: list[float] = []
+    """The numbers, oldest first."""
+
+    def push(self, value: float) -> float | None:
+        """Add a number; return the one that leaves the window, or None if there was room."""
+        values = self.values
+        values.append(value)
+        return values.pop(0) if len(values) > self.size else None
+
+    def median(self) -> float:
+        """Return the median of the numbers, of which there must be some."""
+        return median_of(sorted(self.values))
+
+
+class UpperWindow(msgspec.Struct, dict=True):
+    """The last `size` numbers, of which only the highest are kept sorted.
+
+    A number below them costs no search. How many are kept follows from what was asked for.
+    """
+
+    size: int
+    values: list[float] = []
+    """The numbers, oldest first."""
+
+    def __post_init__(self) -> None:
+        self.floor = -math.inf
+        self.highest = sorted(self.values)
+        """The numbers from `floor` on, in ascending order."""
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def push(self, value: float) -> None:
+        """Add a number; beyond `size` numbers the oldest one leaves the window."""
+        values, floor = self.values, self.floor
+        values.append(value)
+        if value >= floor:
+            insort(self.highest, value)
+        if len(values) > self.size:
+            fallen = values.pop(0)
+            if fallen >= floor:
+                highest = self.highest
+                del highest[bisect_left(highest, fallen)]
+
+    def highest_of(self, count: int) -> list[float]:
+        """Return at least the `count` highest numbers, in ascending order.
+
+        There must be so many. The list changes with the next push.
+        """
+        highest, most = self.highest, MOST_KEPT * count + ALWAYS_KEPT
+        # Equal numbers at the floor cannot be told apart by another one.
+        too_many = len(highest) > most and highest[-most] > self.floor
+        if too_many or len(highest) < count:
+            ordered = sorted(self.values)
+            self.floor = ordered[-min(KEPT * count + ALWAYS_KEPT, len(ordered))]
+            highest = self.highest = ordered[bisect_left(ordered, self.floor) :]
+        return highest

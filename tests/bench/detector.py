@@ -1,11 +1,15 @@
 """How good the anomaly detector is, and what it costs.
 
     python -m tests.bench.detector [--logs FOLDER] [--sensitivities 0.25,0.5,1,2,4]
+    python -m tests.bench.detector --against CHECKOUT [--logs FOLDER]
 
 Injects anomalies of known size into runs it makes itself (falling, flat, staircase, noisy,
 heavy-tailed) and prints what is found, over the sensitivity knob and beside a z-score of an
 exponential average. With a folder of labelled logs (`labels.jsonl`, `<id>.jsonl`) it scores those
 too, whole and in two halves split by a hash of the name. Needs nothing but Python.
+
+With the checkout of another version it prints the costs of both, measured in alternation, and
+compares every alert of both in its own runs and in the logs.
 """
 
 from __future__ import annotations
@@ -13,11 +17,14 @@ from __future__ import annotations
 import argparse
 import functools
 import hashlib
+import importlib
 import json
 import math
 import random
 import statistics
+import sys
 import time
+import types
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable
 from itertools import pairwise
@@ -248,10 +255,10 @@ def _groups(alarms: list[int]) -> list[list[int]]:
     return groups
 
 
-def cost_us(make: Callable[[], Watcher], records: list[Record]) -> float:
-    """Microseconds of processor time per record: the best of five passes."""
+def cost_us(make: Callable[[], Watcher], records: list[Record], passes: int = 5) -> float:
+    """Microseconds of processor time per record: the best of some passes."""
     best = math.inf
-    for _ in range(5):
+    for _ in range(passes):
         watcher = make()
         started = time.process_time()
         for record in records:
@@ -279,6 +286,55 @@ def unit_us() -> float:
     return best
 
 
+def costs_us(makes: list[Callable[[], Watcher]], records: list[Record]) -> list[float]:
+    """Return the cost per record of each maker, measured in alternation."""
+    rounds = [[cost_us(make, records, passes=1) for make in makes] for _ in range(5)]
+    return [min(costs) for costs in zip(*rounds, strict=True)]
+
+
+def version(checkout: Path) -> Callable[[], Ours]:
+    """Return a maker of the detector of another checkout, imported beside this one."""
+    package = types.ModuleType("fttui_before")
+    package.__path__ = [str(checkout.resolve())]
+    sys.modules[package.__name__] = package
+    other = importlib.import_module("fttui_before.engine.core.anomaly").Detector
+
+    def make() -> Ours:
+        watcher = Ours()
+        watcher.detector = other()
+        return watcher
+
+    return make
+
+
+def differences(other: Callable[[], Ours], runs: Iterable[list[Record]]) -> tuple[int, int]:
+    """Return how many alerts the detector raises in runs, and how many records differ."""
+    alerts = different = 0
+    for records in runs:
+        pair = (other(), Ours())
+        for record in records:
+            before, now = (list(map(str, w.detector.update(dict(record)))) for w in pair)
+            alerts += len(now)
+            different += before != now
+    return alerts, different
+
+
+def _compare(checkout: Path, logs: Path | None, long: list[Record]) -> None:
+    other = version(checkout)
+    before, now = costs_us([other, Ours], long)
+    print(f"cost per record: before {before:.1f} us, now {now:.1f} us, ratio {now / before:.2f}")
+    runs = [records for seed in range(4) for records in hosts(seed).values()]
+    names = sorted(logs.glob("*.jsonl")) if logs else []
+    runs += [
+        [json.loads(line) for line in path.read_text().splitlines()]
+        for path in names
+        if path.stem != "labels"
+    ]
+    alerts, different = differences(other, runs)
+    records = sum(map(len, runs))
+    print(f"{records} records, {alerts} alerts; {different} records with other alerts than before")
+
+
 def _table(title: str, columns: dict[str, dict[str, float]]) -> None:
     print(f"\n{title}\n" + " " * 26 + "".join(f"{name:>10}" for name in columns))
     for row in next(iter(columns.values())):
@@ -295,7 +351,12 @@ def main() -> None:
     parser.add_argument("--logs", type=Path)
     parser.add_argument("--sensitivities", default="0.25,0.5,1,2,4")
     parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--against", type=Path)
     arguments = parser.parse_args()
+    long = [record for records in hosts(0, 2000).values() for record in records]
+    if arguments.against:
+        _compare(arguments.against, arguments.logs, long)
+        return
     makers: dict[str, Callable[[], Watcher]] = {
         f"s {text}": functools.partial(Ours, float(text))
         for text in arguments.sensitivities.split(",")
@@ -310,7 +371,6 @@ def main() -> None:
         parts |= {f"half {n}": {x for x in names if _half(x) == n} for n in (0, 1)}
         for title, part in parts.items():
             _table(title, {k: score(m, arguments.logs, part) for k, m in makers.items()})
-    long = [record for records in hosts(0, 2000).values() for record in records]
     ours, naive = cost_us(Ours, long), cost_us(Naive, long)
     print(f"\ncost per record: {ours:.1f} us, naive {naive:.1f} us, ratio {ours / naive:.1f};")
     print(f"in moves of a sorted list of 1,000 numbers: {ours / unit_us():.0f}")

@@ -77,6 +77,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The rank concerned, for findings about one rank."""
 
 
+Findings = tuple[Finding, ...]
+"""The findings of a record. Almost every record has none, which costs no memory."""
+
+
 def to_alert(finding: Finding, step: int) -> Alert:
     """Return the alert for a finding, with its headline."""
     value, level = finding.value, finding.level

@@ -5,12 +5,13 @@ Values are on a scale where differences are log ratios, or nearly so.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import msgspec
 
-from ..sliding_window import SlidingWindow
-from .tail import Prior, Tail
+from ..sliding_window import SlidingWindow, median_of
+from .tail import TAIL_RECORDS, Prior, Tail
 
 LEVEL_RECORDS = 21
 NEAR_RECORDS = 5
@@ -56,7 +57,7 @@ LIGHTEST_TAIL = Prior(threshold=1.28, excess=0.6, weight=0)
 """No tail is taken for lighter than this one: the next hard batch is not in it yet."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class Reading(msgspec.Struct, frozen=True, gc=False):
     """A value compared with the records before it."""
 
     residual: float
@@ -105,45 +106,39 @@ class Signal(msgspec.Struct):
         """
         if self.count < FIRST_RECORDS:
             return None
-        level = self.level()
-        record_sd, level_sd = self.sds()
-        return Reading(x - level, level, noisier * record_sd, level_sd)
+        ordered, near = self.recent.ordered, self.recent.values[-NEAR_RECORDS:]
+        near.sort()
+        full = len(ordered) == LEVEL_RECORDS
+        level = ordered[LEVEL_RECORDS // 2] if full else median_of(ordered)
+        low = near[NEAR_RECORDS // 2]
+        if low < level:
+            level = low
+        sds = self.sds()
+        return Reading(x - level, level, noisier * sds[0], sds[1])
 
-    def level(self) -> float:
-        """Return the usual value at present; at least one record must be known."""
-        near = sorted(self.recent.values[-NEAR_RECORDS:])
-        return min(self.recent.median(), near[len(near) // 2])
-
-    def sds(self) -> tuple[float, float]:
+    def sds(self) -> list[float]:
         """Return the standard deviation of a record, and the one to compare levels by.
 
         They change slowly, so after the first `FRESH_RECORDS` records they are computed anew only
         every `NOISE_EVERY` records.
         """
-        if self.known_sds is None or self.count < FRESH_RECORDS or not self.count % NOISE_EVERY:
-            self.known_sds = list(self._sds())
-        record, level = self.known_sds
-        return record, level
+        known, count = self.known_sds, self.count
+        if known is None or not count % NOISE_EVERY or count < FRESH_RECORDS:
+            known = self.known_sds = self._sds()
+        return known
 
-    def _sds(self) -> tuple[float, float]:
+    def _sds(self) -> list[float]:
         wide = self.tail.width(RECORD_TAIL) * self._widening()
-        if not len(self.bends):
-            return PRIOR_SD, PRIOR_SD * wide
+        bends = self.bends.ordered
+        count = len(bends)
+        if not count:
+            return [PRIOR_SD, PRIOR_SD * wide]
+        long = _shrunk(median_of(bends) / NORMAL_BEND, count)
         values = self.bends.values
-        fresh = sorted(values[-FRESH_RECORDS - FRESH_LAG : -FRESH_LAG] or values)
-        long = self._shrunk(self.bends.median() / NORMAL_BEND)
-        return max(long, self._shrunk(fresh[len(fresh) // 2] / NORMAL_BEND)), long * wide
-
-    def _shrunk(self, sd: float) -> float:
-        """Return an estimate of the noise, at least `MIN_SD`.
-
-        While there are fewer than `NOISE_RECORDS` bends it is drawn to `PRIOR_SD`.
-        """
-        count = len(self.bends)
-        if count < NOISE_RECORDS:
-            square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * sd**2) / (PRIOR_WEIGHT + count)
-            sd = math.sqrt(square)
-        return max(sd, MIN_SD)
+        fresh = values[-FRESH_RECORDS - FRESH_LAG : -FRESH_LAG] or values[:]
+        fresh.sort()
+        near = _shrunk(fresh[len(fresh) // 2] / NORMAL_BEND, count)
+        return [near if near > long else long, long * wide]
 
     def _widening(self) -> float:
         """Return the factor by which limits widen while noise and tail come from few records.
@@ -154,8 +149,7 @@ class Signal(msgspec.Struct):
         Source: the approximation of Wallace, "Bounds on normal approximations to Student's and the
         chi-square distributions", Annals of Mathematical Statistics 30, 1959.
         """
-        freedom = len(self.tail.window) + PRIOR_WEIGHT
-        return math.sqrt(freedom * math.expm1(QUANTILE_SD**2 / freedom)) / QUANTILE_SD
+        return _student_ratio(len(self.tail.window.values) + PRIOR_WEIGHT)
 
     def limit(self, sd: float, probability: float) -> float:
         """Return the residual that the next value exceeds with this probability.
@@ -203,30 +197,36 @@ class Signal(msgspec.Struct):
             alarmed: whether it raised an alarm.
         """
         self.count += 1
-        bend = self._bend(x)
-        self.last = x
-        excursion = self.quiet > 0
+        last, self.last = self.last, x
+        bend = None
+        if last is not None and x != last:
+            bend = self._bend(x - last)
+        quiet = self.quiet
         if alarmed:
-            self.peak = x
-        self.quiet = QUIET_RECORDS if alarmed else max(self.quiet - 1, 0)
+            self.peak, self.quiet = x, QUIET_RECORDS
+        elif quiet:
+            self.quiet = quiet - 1
         if reading is None:
             if bend is not None:
                 self.bends.push(bend)
             self.recent.push(x)
             return
-        if not (excursion and reading.residual > EXCURSION_SD * reading.sd):
-            self.tail.push(reading.z, reading.sd, alarmed=alarmed)
+        residual, sd = reading.residual, reading.sd
+        if not (quiet and residual > EXCURSION_SD * sd):
+            self.tail.push(residual / sd, sd, alarmed)
             if bend is not None and not alarmed:
                 self.bends.push(bend)
-        self.recent.push(min(x, reading.level + WINSOR_SD * reading.sd))
+        most = reading.level + WINSOR_SD * sd
+        self.recent.push(x if x < most else most)
 
-    def _bend(self, x: float) -> float | None:
-        if self.last is None or x == self.last:
-            return None
-        slopes, slope = self.slopes, x - self.last
-        bend = abs(slope - sorted(slopes)[len(slopes) // 2]) if slopes else None
+    def _bend(self, slope: float) -> float | None:
+        """Add a difference of neighbours; return how far it is from the usual one, if known."""
+        slopes = self.slopes
+        count = len(slopes)
+        bend = abs(slope - sorted(slopes)[count // 2]) if count else None
+        if count == SLOPE_RECORDS:
+            del slopes[0]
         slopes.append(slope)
-        del slopes[:-SLOPE_RECORDS]
         return bend
 
     def relearn(self) -> None:
@@ -238,3 +238,20 @@ class Signal(msgspec.Struct):
         self.count = 0
         self.last = None
         self.slopes.clear()
+
+
+def _shrunk(sd: float, count: int) -> float:
+    """Return an estimate of the noise from `count` bends, at least `MIN_SD`.
+
+    With fewer than `NOISE_RECORDS` bends it is drawn to `PRIOR_SD`.
+    """
+    if count < NOISE_RECORDS:
+        square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * sd**2) / (PRIOR_WEIGHT + count)
+        sd = math.sqrt(square)
+    return max(sd, MIN_SD)
+
+
+@functools.lru_cache(maxsize=2 * TAIL_RECORDS)
+def _student_ratio(freedom: int) -> float:
+    """Return the ratio of Student's to the normal quantile at these degrees of freedom."""
+    return math.sqrt(freedom * math.expm1(QUANTILE_SD**2 / freedom)) / QUANTILE_SD

@@ -7,8 +7,10 @@ from typing import Any
 
 import msgspec
 
-from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict, Finding, to_alert
+from ..sliding_window import median_of
+from .alerts import ALARM, INFO, WATCH, Alert, AlertVerdict, Finding, Findings, to_alert
 from .channel import WARMUP_RECORDS
+from .progress import NEAR_NORM
 from .scale import FIRST_LOSSES
 from .state import USUAL_RATE, State, memory_by_rank
 from .system import Memory
@@ -46,6 +48,7 @@ class Detector:
         """
         rate = USUAL_RATE if false_alarms is None else false_alarms
         self._state = State(sensitivity=sensitivity, rate=rate)
+        self._strict = self._state.strict()
         if falls_to_zero:
             self._state.stability.scale.near_zero = FIRST_LOSSES
         self._verdicts: list[AlertVerdict] = []
@@ -64,16 +67,20 @@ class Detector:
                 a missing step is 0. Loss and norm may be NaN or infinite.
         """
         state = self._state
-        record = _named(record)
+        if record.get("mem_allocated") is None:
+            record = _named(record)
         step = int(record.get("step") or 0)
         if step < state.last_step:
             self.relearn()
         state.last_step = step
         found = self._training(record) + self._settings(record) + self._machine(record)
-        self._judge_earlier(record, step)
+        if state.verdicts.pending:
+            self._judge_earlier(record, step)
         evaluated = record.get("eval_loss")
         if evaluated is not None and math.isfinite(evaluated):
             found += self._overfit(evaluated, step)
+        if not found:
+            return []
         for finding in found:
             state.verdicts.watch(f"{finding.kind}-{step}", state.yardstick(finding))
         return [to_alert(finding, step) for finding in found]
@@ -83,8 +90,7 @@ class Detector:
 
         None while it is unknown, or if it is not finite.
         """
-        state = self._state
-        return state.stability.usual_up_to(state.strict())
+        return self._state.stability.usual_up_to(self._strict)
 
     def usual_loss(self) -> float | None:
         """Return the usual loss at present, or None while it is unknown."""
@@ -133,73 +139,96 @@ class Detector:
     def over(cls, state: State) -> Detector:
         """Return a detector that works on a state and updates it in place."""
         detector = cls()
-        detector._state = state
+        detector._state, detector._strict = state, state.strict()
         return detector
 
     def _judge_earlier(self, record: _Record, step: int) -> None:
         state = self._state
-        if state.verdicts.pending and (record.get("loss"), record.get("grad_norm")) != (None, None):
+        if (record.get("loss"), record.get("grad_norm")) != (None, None):
             self._verdicts += state.verdicts.update(state.measures(record), step, state.back)
 
-    def _training(self, record: _Record) -> list[Finding]:
+    def _training(self, record: _Record) -> Findings:
         """Return the findings about loss and gradient; empty if a record has neither of them."""
         state = self._state
         loss, norm, lr = record.get("loss"), record.get("grad_norm"), record.get("lr")
         if loss is None and norm is None:
-            return []
+            return ()
         found = state.stability.update(
             loss,
             norm,
-            state.strict(),
+            self._strict,
             scaled=bool(record.get("loss_scale")),
             tokens=record.get("tokens") or 0,
         )
         climbing = lr is not None and state.top_lr.update(lr)
-        if climbing and any(f.kind == "divergence" and f.z is None for f in found):
-            found.append(_lr_too_high(found[0], lr))
-        found += self._dead(loss, norm)
-        if loss is not None and math.isfinite(loss):
+        if found and climbing and any(f.kind == "divergence" and f.z is None for f in found):
+            found += (_lr_too_high(found[0], lr),)
+        finite = loss is not None and math.isfinite(loss)
+        if not (finite and loss and norm and self._moves(norm)):
+            found += self._dead(loss, norm)
+        else:
+            state.dead.moves(loss)
+        if loss is not None and finite:
             found += self._progress(loss, lr)
+        if loss is not None and lr is not None and (lr == 0 or state.lr_zero.zeros):
+            found += self._lr_zero(lr)
         return found
 
-    def _dead(self, loss: float | None, norm: float | None) -> list[Finding]:
+    def _lr_zero(self, lr: float) -> Findings:
+        if not self._state.lr_zero.update(lr):
+            return ()
+        what, tail = "learning rate", "for ten steps: nothing is learned"
+        return (Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail),)
+
+    def _moves(self, norm: float) -> bool:
+        """Return whether the newest norm is certainly no dead one, as it is near the largest."""
+        recent = self._state.stability.grad.recent
+        near = 0 < norm < math.inf and recent.ordered[-1] - recent.values[-1] < NEAR_NORM
+        return near and not self._state.dead.zeros
+
+    def _dead(self, loss: float | None, norm: float | None) -> Findings:
         state = self._state
         scale, recent = state.stability.scale, state.stability.grad.recent
-        if loss == 0 and scale.near_zero == FIRST_LOSSES:
-            return []
-        # The loss of on-policy objectives may be 0 or negative and still have a gradient.
-        idle = loss == 0 and norm is not None and (scale.unit is None or scale.signed)
-        usual = math.exp(recent.median()) if len(recent) else None
+        idle = False
+        if loss == 0:
+            if scale.near_zero == FIRST_LOSSES:
+                return ()
+            # The loss of on-policy objectives may be 0 or negative and still have a gradient.
+            idle = norm is not None and (scale.unit is None or scale.signed)
+        usual = math.exp(median_of(recent.ordered)) if recent.ordered else None
         if not state.dead.update(None if idle else loss, norm, usual):
-            return []
+            return ()
         if loss == 0 and norm != 0:
-            return [Finding(kind="dead", severity=ALARM, what="loss", value=0.0)]
-        return [Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0)]
+            return (Finding(kind="dead", severity=ALARM, what="loss", value=0.0),)
+        return (Finding(kind="dead", severity=ALARM, what="gradient", value=norm or 0.0),)
 
-    def _progress(self, loss: float, lr: float | None) -> list[Finding]:
+    def _progress(self, loss: float, lr: float | None) -> Findings:
         state = self._state
-        level = state.learning.update(loss)
+        learning, scale = state.learning, state.stability.scale
+        told = learning.learned or learning.told
+        level = None if told else learning.update(loss)
         tail = "after all these steps: not learning"
-        if level is None and state.stability.scale.unit is not None:
-            flat = state.plateau.update(state.stability.scale.to(loss), lr)
-            level = state.stability.loss_level() if flat else None
+        if level is None:
+            if scale.unit is None or not state.plateau.update(scale.to(loss), lr):
+                return ()
+            level = state.stability.loss_level()
             tail = f"has not improved measurably for {state.plateau.records} steps"
         if level is None:
-            return []
-        return [Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail)]
+            return ()
+        return (Finding(kind="plateau", severity=INFO, what="loss", value=level, tail=tail),)
 
-    def _overfit(self, evaluated: float, step: int) -> list[Finding]:
+    def _overfit(self, evaluated: float, step: int) -> Findings:
         state = self._state
         self._verdicts += state.verdicts.update({"eval": evaluated}, step, state.back)
         train = state.stability.loss_level()
         shaken = state.verdicts.watches("loss") and not state.plateau.told
         if shaken or train is None or state.stability.loss.count < WARMUP_RECORDS:
-            return []
+            return ()
         best = state.overfit.update(evaluated, train)
         if best is None:
-            return []
+            return ()
         what, tail = "evaluation loss", "while training still improves"
-        return [
+        return (
             Finding(
                 kind="overfit",
                 severity=INFO,
@@ -208,33 +237,30 @@ class Detector:
                 level=best,
                 level_name="its best",
                 tail=tail,
-            )
-        ]
+            ),
+        )
 
-    def _settings(self, record: _Record) -> list[Finding]:
-        """Return the findings about learning rate, loss scale and collapse of a contrastive run."""
-        state, found = self._state, []
-        lr, scale = record.get("lr"), record.get("loss_scale")
-        if lr is not None and record.get("loss") is not None and state.lr_zero.update(lr):
-            what, tail = "learning rate", "for ten steps: nothing is learned"
-            found.append(
-                Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail)
-            )
-        if scale and (fall := state.loss_scale.update(scale)):
-            found.append(_watch("nonfinite", "loss scale", *fall, tail="(overflows keep coming)"))
-        return found + self._collapse(record)
-
-    def _collapse(self, record: _Record) -> list[Finding]:
+    def _settings(self, record: _Record) -> Findings:
+        """Return the findings about loss scale and collapse of a contrastive run."""
+        found: Findings = ()
+        scale = record.get("loss_scale")
+        if scale and (fall := self._state.loss_scale.update(scale)):
+            found = (_watch("nonfinite", "loss scale", *fall, tail="(overflows keep coming)"),)
         negatives, candidates = record.get("neg_cos"), record.get("candidates")
-        if negatives is None and candidates is None:
-            return []
+        if negatives is not None or candidates is not None:
+            found += self._collapse(record, negatives, candidates)
+        return found
+
+    def _collapse(
+        self, record: _Record, negatives: float | None, candidates: float | None
+    ) -> Findings:
         loss = record.get("contrastive", record.get("loss"))
         alike = self._state.collapse.update(negatives, loss, candidates)
         if alike is None:
-            return []
+            return ()
         what, value, level = alike
         name = "the limit" if what.startswith("mean cosine") else "the loss of guessing"
-        return [
+        return (
             Finding(
                 kind="collapse",
                 severity=ALARM,
@@ -242,52 +268,51 @@ class Detector:
                 value=value,
                 level=level,
                 level_name=name,
-            )
-        ]
+            ),
+        )
 
-    def _machine(self, record: _Record) -> list[Finding]:
-        state, found = self._state, []
+    def _machine(self, record: _Record) -> Findings:
+        state = self._state
+        found: Findings = ()
         rate = record.get("tok_s")
         finite = rate is not None and math.isfinite(rate)
         if rate is not None and finite and (low := state.throughput.update(rate)):
-            found.append(_watch("throughput_drop", "throughput", *low))
-        found += self._leaks(memory_by_rank(record))
-        if slow := state.straggler.update(record.get("rank_s") or ()):
+            found = (_watch("throughput_drop", "throughput", *low),)
+        if memory := memory_by_rank(record):
+            found += self._leaks(memory)
+        seconds = record.get("rank_s")
+        if seconds and (slow := state.straggler.update(seconds)):
             rank, own, others = slow
             alert = _watch("straggler", f"seconds of rank {rank}:", own, others)
-            found.append(msgspec.structs.replace(alert, level_name="those of the other ranks,"))
+            found += (msgspec.structs.replace(alert, level_name="those of the other ranks,"),)
         return found
 
-    def _leaks(self, memory: list[float]) -> list[Finding]:
+    def _leaks(self, memory: list[float]) -> Findings:
         """Return the worst memory leak that a record completes, or no finding.
 
         Its text names the other ranks whose memory leaks. Another number of ranks than before
         starts the detection anew.
         """
         memories = self._state.memories
-        if memory and len(memories) != len(memory):
+        if len(memories) != len(memory):
             memories[:] = [Memory() for _ in memory]
-        leaks = [
-            (rank, leak)
-            for rank, held in enumerate(memory)
-            if (leak := memories[rank].update(held)) is not None
-        ]
-        if not leaks:
-            return []
+        lows = [*map(Memory.update, memories, memory)]
+        if not any(lows):
+            return ()
+        leaks = [(rank, leak) for rank, leak in enumerate(lows) if leak is not None]
         worst, (now, before) = max(leaks, key=lambda item: item[1][0] / item[1][1])
         what = f"allocated memory of rank {worst}" if len(memory) > 1 else "allocated memory"
         others = ", ".join(str(rank) for rank, _ in leaks if rank != worst)
         found = _watch("vram_leak", what, now, before, tail=others and f"(also on rank {others})")
-        return [msgspec.structs.replace(found, rank=worst)]
+        return (msgspec.structs.replace(found, rank=worst),)
 
 
 def _named(record: _Record) -> _Record:
-    """Return the record with its memory, if it has any, under the key `mem_allocated`."""
-    if record.get("mem_allocated") is not None:
-        return record
-    known = (record[key] for key in _MEMORY_KEYS if record.get(key) is not None)
-    memory = next(known, None)
-    return record if memory is None else {**record, "mem_allocated": memory}
+    """Return a record without `mem_allocated` with its memory, if it has any, under that key."""
+    for key in _MEMORY_KEYS:
+        if record.get(key) is not None:
+            return {**record, "mem_allocated": record[key]}
+    return record
 
 
 def _watch(kind: str, what: str, value: float, level: float, tail: str = "") -> Finding:

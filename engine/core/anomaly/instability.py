@@ -7,7 +7,7 @@ import math
 import msgspec
 
 from ..sliding_window import SlidingWindow
-from .alerts import ALARM, INFO, Finding
+from .alerts import ALARM, INFO, Finding, Findings
 from .channel import Reading, Signal
 from .scale import FROM_ZERO, Scale
 from .trend import ColdStart, Trend
@@ -47,17 +47,17 @@ LIFT_SHARE = 1 / 3
 
 
 class Strictness(msgspec.Struct, frozen=True):
-    """The thresholds of alarms: false-alarm rate and least effect size."""
+    """The thresholds of alarms: probability of a false alarm and least effect size."""
 
-    rate: float
-    """False alarms per 10,000 steps."""
+    probability: float
+    """Probability of a false alarm of one test of one record."""
     size: float = 1.0
     """Factor on the least rises."""
 
-    @property
-    def probability(self) -> float:
-        """Return the probability of a false alarm of one test of one record."""
-        return self.rate / STEPS / TESTS
+    @classmethod
+    def of_rate(cls, rate: float, size: float = 1.0) -> Strictness:
+        """Return the thresholds for this many false alarms per 10,000 steps."""
+        return cls(rate / STEPS / TESTS, size)
 
 
 class Instability(msgspec.Struct):
@@ -85,7 +85,7 @@ class Instability(msgspec.Struct):
         *,
         scaled: bool = False,
         tokens: float = 0,
-    ) -> list[Finding]:
+    ) -> Findings:
         """Return the instabilities that a record shows, and update the baselines with it.
 
         Values that are not finite change no baseline.
@@ -97,12 +97,17 @@ class Instability(msgspec.Struct):
             scaled: whether a loss scaler skips steps whose gradients overflow.
             tokens: tokens of the step; 0 if unknown.
         """
-        found = self._nonfinite(loss, norm, scaled=scaled)
-        if self.since_bad == 0 and (loss is None or not math.isfinite(loss)):
-            return found
-        noisier = self._noise_factor(tokens)
+        finite = loss is not None and math.isfinite(loss)
+        if finite and loss and not self.zero_losses and (norm is None or math.isfinite(norm)):
+            self.since_bad += 1
+            found: Findings = ()
+        else:
+            found = self._nonfinite(loss, norm, scaled=scaled)
+            if self.since_bad == 0 and not finite:
+                return found
+        noisier = self._noise_factor(tokens) if tokens else 1.0
         grad = self._grad(norm, strict, noisier)
-        if loss is not None and math.isfinite(loss):
+        if loss is not None and finite:
             found += self._loss(loss, strict, noisier)
         return found + grad
 
@@ -119,7 +124,7 @@ class Instability(msgspec.Struct):
         self.tokens.push(tokens)
         return math.sqrt(usual / tokens) if tokens < usual else 1.0
 
-    def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> list[Finding]:
+    def _nonfinite(self, loss: float | None, norm: float | None, *, scaled: bool) -> Findings:
         """Return the finding about a record that is not finite, or no finding.
 
         It is reported if it is the first of the run, or the first after `BAD_RECORDS` finite ones.
@@ -129,16 +134,16 @@ class Instability(msgspec.Struct):
         bad = self._bad(loss, norm)
         if bad is None:
             self.since_bad += 1
-            return []
+            return ()
         news = self.since_bad >= BAD_RECORDS
         self.bad = 1 if news else self.bad + 1
         self.since_bad = 0
         # A loss scaler finds its scale by overflows, and skips those steps.
         if scaled and bad.what == "grad norm":
             if self.bad < SCALER_RECORDS:
-                return [msgspec.structs.replace(bad, severity=INFO)] if news else []
+                return (msgspec.structs.replace(bad, severity=INFO),) if news else ()
             news = self.bad == SCALER_RECORDS
-        return [bad] if news else []
+        return (bad,) if news else ()
 
     def _bad(self, loss: float | None, norm: float | None) -> Finding | None:
         if loss is not None and not math.isfinite(loss):
@@ -171,45 +176,48 @@ class Instability(msgspec.Struct):
             tail="(exactly 0: a number format overflowed)",
         )
 
-    def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> list[Finding]:
+    def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> Findings:
         if norm is None or not math.isfinite(norm) or norm <= 0:
-            return []
+            return ()
         y = math.log(norm)
         reading = self.grad.read(y, noisier)
-        found = []
-        if reading is not None and self._explodes(y, reading, strict):
+        high = reading is not None and reading.residual > GRAD_RISE * strict.size
+        if reading is not None and high and self._explodes(y, reading, strict):
+            self.grad.learn(y, reading, alarmed=True)
             level = math.exp(reading.level)
-            found.append(_finding("grad_explosion", "grad norm", norm, level, reading.z))
-        self.grad.learn(y, reading, alarmed=bool(found))
-        return found
+            return (_finding("grad_explosion", "grad norm", norm, level, reading.z),)
+        self.grad.learn(y, reading)
+        return ()
 
     def _explodes(self, y: float, reading: Reading, strict: Strictness) -> bool:
+        """Return whether a norm that has risen enough is an explosion."""
         signal = self.grad
-        if not signal.takes_alarms(y) or reading.residual <= GRAD_RISE * strict.size:
+        if not signal.takes_alarms(y):
             return False
         limit = signal.limit(reading.sd, strict.probability)
         any_run = max(GRAD_ANY * strict.size, signal.normal_limit(reading.sd))
         return reading.residual > min(limit, any_run)
 
-    def _is_out(
-        self, signal: Signal, x: float, reading: Reading, least: float, strict: Strictness
-    ) -> bool:
-        if reading.residual <= least * strict.size or not signal.takes_alarms(x):
+    def _spikes(self, x: float, reading: Reading, strict: Strictness) -> bool:
+        """Return whether a loss that has risen by more than the least rise of all is a spike."""
+        signal = self.loss
+        least = self._least_rise(reading.sd) * strict.size
+        if reading.residual <= least or not signal.takes_alarms(x):
             return False
         return reading.residual > signal.limit(reading.sd, strict.probability)
 
-    def _loss(self, loss: float, strict: Strictness, noisier: float) -> list[Finding]:
-        found = []
+    def _loss(self, loss: float, strict: Strictness, noisier: float) -> Findings:
+        found: Findings = ()
         grows = self.scale.signed or self.scale.zeros >= FROM_ZERO
         best = None if grows else self.start.update(loss)
         if best is not None:
-            found.append(_finding("divergence", "loss", loss, best, None))
-        fresh = [self.scale.to(value) for value in self.scale.take(loss)]
-        if not fresh:
+            found = (_finding("divergence", "loss", loss, best, None),)
+        placed = self.scale.take(loss)
+        if not placed:
             return found
-        if len(fresh) > 1:
-            self._settle(fresh[:-1])
-        return self._judge_loss(loss, fresh[-1], strict, noisier) + found
+        if len(placed) > 1:
+            self._settle([self.scale.to(value) for value in placed[:-1]])
+        return self._judge_loss(loss, self.scale.to(placed[-1]), strict, noisier) + found
 
     def _settle(self, values: list[float]) -> None:
         """Rebuild the baseline from earlier losses, because the scale is new or has changed.
@@ -222,24 +230,24 @@ class Instability(msgspec.Struct):
             self.loss.learn(x, None)
             self.trend.take(x)
 
-    def _judge_loss(
-        self, loss: float, x: float, strict: Strictness, noisier: float
-    ) -> list[Finding]:
-        reading = self.loss.read(x, noisier)
-        found = []
-        spike = reading is not None and self._is_out(
-            self.loss, x, reading, self._least_rise(reading.sd), strict
-        )
-        if reading is not None and spike:
-            level = self.scale.back(reading.level)
-            found.append(_finding("spike", "loss", loss, level, reading.z))
-        sd = None if reading is None else reading.level_sd
-        size = strict.size * (LINEAR_LIFT if self.scale.signed else 1)
+    def _judge_loss(self, loss: float, x: float, strict: Strictness, noisier: float) -> Findings:
+        signal = self.loss
+        found: Findings = ()
+        reading = signal.read(x, noisier)
+        sd, spike, size = None, False, strict.size
+        if reading is not None:
+            sd = reading.level_sd
+            spike = reading.residual > CLEAR_RISE * size and self._spikes(x, reading, strict)
+            if spike:
+                level = self.scale.back(reading.level)
+                found = (_finding("spike", "loss", loss, level, reading.z),)
+        if self.scale.signed:
+            size *= LINEAR_LIFT
         lift = self.trend.update(x, sd, LIFT_SHARE * strict.probability, size)
         if lift is not None:
             level, now = self.scale.back(lift.level), self.scale.back(lift.level + lift.size)
-            found.append(_finding("divergence", "loss", now, level, lift.size / lift.sd))
-        self.loss.learn(x, reading, alarmed=spike)
+            found += (_finding("divergence", "loss", now, level, lift.size / lift.sd),)
+        signal.learn(x, reading, alarmed=spike)
         return found
 
     def _least_rise(self, sd: float) -> float:

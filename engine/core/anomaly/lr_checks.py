@@ -36,7 +36,8 @@ class TopLr(msgspec.Struct):
 
     def update(self, lr: float) -> bool:
         """Add a learning rate; return whether it is above 0 and about the highest so far."""
-        self.top = max(self.top, lr)
+        if lr > self.top:
+            self.top = lr
         return lr > 0 and lr >= RISING_LR_SHARE * self.top
 
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-import statistics
 from itertools import count
 from operator import mul, sub
 
 import msgspec
 
-from ..sliding_window import SlidingWindow
+from ..sliding_window import SlidingWindow, median_of
 
 DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
 """Share of the usual gradient norm below which no weight moves."""
+NEAR_NORM = 13.0
+"""Log ratio of two gradient norms that `DEAD_SHARE` certainly exceeds; it is 13.8."""
 DEAD_CHANCE = 1e-5
 """Probability from which on a stretch without a gradient is no chance."""
 DEAD_LONGER = 2
@@ -91,6 +92,15 @@ class Dead(msgspec.Struct):
         self.zeros, self.moved = 0, False
         return False
 
+    def moves(self, loss: float) -> None:
+        """Add a record with a gradient, none before it being without one.
+
+        It has the effect of `update`. The loss is finite and not 0.
+        """
+        self.positive = True
+        self.last_loss = loss
+        self.seen += 1
+
     def _many(self) -> int:
         """Return the number of records without a gradient that chance does not explain."""
         share = (1 + self.before) / (2 + self.seen)
@@ -120,7 +130,7 @@ class NoLearning(msgspec.Struct):
         if len(self.last) < LAST_RECORDS:
             return None
         level = self.last.median()
-        self.learned = level <= NO_LEARNING_SHARE * statistics.median(self.first)
+        self.learned = level <= NO_LEARNING_SHARE * median_of(sorted(self.first))
         if self.learned or level < NO_LEARNING_LOSS or loss < NO_LEARNING_LOSS:
             return None
         if _slope_t(self.last.values) < IMPROVING_T:
@@ -184,7 +194,8 @@ class Plateau(msgspec.Struct):
 
     def _close_block(self) -> None:
         self.blocks.append(self.total / self.held)
-        del self.blocks[:-FLAT_BLOCKS]
+        if len(self.blocks) > FLAT_BLOCKS:
+            del self.blocks[0]
         self.total, self.held = 0.0, 0
         self.count += 1
         if self.count >= 2 * RUN_BLOCKS:

@@ -54,26 +54,28 @@ class Scale(msgspec.Struct):
     zeros: int = 0
     """Losses of exactly 0 before any other."""
 
-    def take(self, loss: float) -> list[float]:
+    def take(self, loss: float) -> tuple[float, ...]:
         """Add a finite loss; return the losses that can be placed on the scale now.
 
-        The list is empty at first, then has all losses so far, in order, then each new one. It has
+        There are none at first, then all losses so far, in order, then each new one. There are
         the newest losses again if the run turns out to need another unit. A loss of exactly 0 is
         returned only if the scale is `linear` and has a unit.
         """
         self.records += 1
         if loss == 0:
             self.zeros += not self.seen
-            return [loss] if self.linear and self.unit is not None else []
-        self.seen.append(loss)
-        del self.seen[:-SEEN_RECORDS]
+            return (loss,) if self.linear and self.unit is not None else ()
+        seen = self.seen
+        seen.append(loss)
+        if len(seen) > SEEN_RECORDS:
+            del seen[0]
         if self.unit is None:
-            if len(self.seen) < FIRST_RECORDS:
-                return []
-        elif not self._changes(loss):
-            return [loss]
+            if len(seen) < FIRST_RECORDS:
+                return ()
+        elif (loss > 0 and not self.signed) or not self._changes(loss):
+            return (loss,)
         self._settle()
-        return self.seen
+        return tuple(seen)
 
     @property
     def linear(self) -> bool:
@@ -84,7 +86,7 @@ class Scale(msgspec.Struct):
         """Return whether a loss shows that the run needs another unit."""
         if not self.signed:
             return loss < 0
-        finds_size = self.zeros >= FROM_ZERO and self.records <= YOUNG_RECORDS
+        finds_size = self.records <= YOUNG_RECORDS and self.zeros >= FROM_ZERO
         return finds_size and abs(loss) > (self.unit or 0.0)
 
     def _settle(self) -> None:

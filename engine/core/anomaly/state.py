@@ -83,7 +83,7 @@ class State(msgspec.Struct):
     def strict(self) -> Strictness:
         """Return the thresholds of instability alarms, from rate and sensitivity."""
         rate = self.rate * self.sensitivity**RATE_POWER
-        return Strictness(rate, 1 / math.sqrt(self.sensitivity))
+        return Strictness.of_rate(rate, 1 / math.sqrt(self.sensitivity))
 
     def yardstick(self, finding: Finding) -> Yardstick:
         """Return the yardstick that decides whether a finding is over."""

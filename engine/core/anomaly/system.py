@@ -10,7 +10,7 @@ from itertools import pairwise
 import msgspec
 
 from ...protocol.thresholds import SLOW_RANK_RATIO
-from ..sliding_window import SlidingWindow
+from ..sliding_window import LastValues, SlidingWindow
 
 DROP_SHARE = 0.8
 DROP_RECORDS = 15
@@ -37,7 +37,7 @@ machine stays the slowest for long."""
 class Throughput(msgspec.Struct):
     """Compares the median rate of recent records with that of many."""
 
-    fast: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(20))
+    fast: LastValues = msgspec.field(default_factory=lambda: LastValues(20))
     slow: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(200))
     low: int = 0
     count: int = 0
@@ -52,7 +52,7 @@ class Throughput(msgspec.Struct):
         if fallen is not None and self.low == 0:
             self.slow.push(fallen)
         self.count += 1
-        if len(self.slow) < self.fast.size or self.count % LOOK_EVERY:
+        if self.count % LOOK_EVERY or len(self.slow) < self.fast.size:
             return None
         now, before = self.fast.median(), self.slow.median()
         self.low = self.low + LOOK_EVERY if now < DROP_SHARE * before else 0
@@ -75,11 +75,12 @@ class Memory(msgspec.Struct):
         A leak is `BLOCKS` blocks in a row whose lows rise, to at least `LEAK_RISE` times the low of
         the first of them and of every block before. The first blocks of a run do not count.
         """
-        self.block.append(allocated)
-        if len(self.block) < BLOCK_RECORDS:
+        block = self.block
+        block.append(allocated)
+        if len(block) < BLOCK_RECORDS:
             return None
-        self.lows.append(min(self.block))
-        self.block.clear()
+        self.lows.append(min(block))
+        block.clear()
         tail = self.lows[-BLOCKS:]
         if len(self.lows) < BLOCKS + FIRST_BLOCKS:
             return None

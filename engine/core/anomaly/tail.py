@@ -6,7 +6,7 @@ import math
 
 import msgspec
 
-from ..sliding_window import SlidingWindow
+from ..sliding_window import UpperWindow
 
 TAIL_RECORDS = 1000
 TAIL_SHARE = 0.1
@@ -51,7 +51,7 @@ class Tail(msgspec.Struct):
     as in Siffer et al., "Anomaly Detection in Streams with Extreme Value Theory", KDD 2017.
     """
 
-    window: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(TAIL_RECORDS))
+    window: UpperWindow = msgspec.field(default_factory=lambda: UpperWindow(TAIL_RECORDS))
     largest: float = 0.0
     """The largest value of the run but for the last alarm, which may be its first event."""
     largest_residual: float = 0.0
@@ -61,7 +61,7 @@ class Tail(msgspec.Struct):
     alarms: list[int] = []
     """Records since the alarms in the window, newest last."""
 
-    def push(self, z: float, sd: float = 1.0, *, alarmed: bool = False) -> None:
+    def push(self, z: float, sd: float = 1.0, alarmed: bool = False) -> None:
         """Add the value `z`, in standard deviations `sd` of a record.
 
         A value that raised an alarm can be the largest one only after the next alarm.
@@ -87,15 +87,17 @@ class Tail(msgspec.Struct):
             prior: what is assumed of the tail.
             every: number of consecutive values that depend on each other and count as one.
         """
-        ordered = self.window.ordered
-        known = len(ordered) - min(FORGIVEN, len(self.alarms))
+        forgiven = min(FORGIVEN, len(self.alarms))
+        known = len(self.window.values) - forgiven
         if known <= 0:
             own, excesses = prior.threshold, 0.0
             known, count = 0, 0.0
         else:
             first = int((1 - TAIL_SHARE) * known)
-            own, count = ordered[first], (known - first) / every
-            excesses = (sum(ordered[first:known]) - own * (known - first)) / every
+            most = known + forgiven - first
+            highest = self.window.highest_of(most)[-most:]
+            own, count = highest[0], (known - first) / every
+            excesses = (sum(highest[: known - first]) - own * (known - first)) / every
         believed = prior.weight / TAIL_SHARE
         seen = known / every
         threshold = (believed * prior.threshold + seen * own) / (believed + seen)
@@ -110,10 +112,12 @@ class Tail(msgspec.Struct):
         records then differ less than distant ones, so the standard deviation, which is estimated
         from neighbours, is too small.
         """
-        ordered = self.window.ordered
-        if len(ordered) < WIDTH_RECORDS:
+        count = len(self.window.values)
+        if count < WIDTH_RECORDS:
             return 1.0
-        return max(1.0, ordered[int((1 - TAIL_SHARE) * len(ordered))] / prior.threshold)
+        count -= int((1 - TAIL_SHARE) * count)
+        wide = self.window.highest_of(count)[-count] / prior.threshold
+        return wide if wide > 1.0 else 1.0
 
     def outlier_limit(self, sd: float = 1.0) -> float:
         """Return the residual above which a value is an outlier, by the run's own earlier ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, insort
 from itertools import pairwise
 
 import msgspec
@@ -16,6 +17,8 @@ FAST_QUANTILE = 0.35
 
 Length-grouped batches and correlated noise lift the loss for a few records.
 """
+FAST_AT = int(FAST_QUANTILE * FAST_RECORDS)
+"""Place of the present level among the last records, in ascending order."""
 START_RECORDS = 8
 """Least number of records of the present level while the run is young."""
 BEST_RECORDS = 100
@@ -64,7 +67,7 @@ class Lift(msgspec.Struct, frozen=True):
     """Standard deviation of a single record."""
 
 
-class Trend(msgspec.Struct):
+class Trend(msgspec.Struct, dict=True):
     """Compares the level of the last records with the best one before them."""
 
     last: list[float] = []
@@ -83,6 +86,10 @@ class Trend(msgspec.Struct):
     """The largest lift of the present divergence, in standard deviations of a record."""
     sds: list[float] = []
 
+    def __post_init__(self) -> None:
+        self.ordered: list[float] = []
+        """`last` in ascending order once it is full and moves on; until then empty."""
+
     def update(self, x: float, sd: float | None, probability: float, size: float) -> Lift | None:
         """Add a value; return its lift if a divergence begins with it, otherwise None.
 
@@ -95,12 +102,15 @@ class Trend(msgspec.Struct):
             size: multiplies the smallest lift that can be a divergence.
         """
         now = self.take(x)
-        if sd is None or now is None or not len(self.best):
+        best = self.best.ordered
+        if sd is None or now is None or not best:
             return None
-        self.sds.append(sd)
-        del self.sds[:-FAST_RECORDS]
-        level = self.best.quantile(BEST_QUANTILE)
-        lift, sd = now - level, self.sds[0]
+        sds = self.sds
+        sds.append(sd)
+        if len(sds) > FAST_RECORDS:
+            del sds[0]
+        level = best[int(BEST_QUANTILE * (len(best) - 1) + 0.5)]
+        lift, sd = now - level, sds[0]
         if self.held:
             self._hold(lift, size)
             return None
@@ -108,6 +118,8 @@ class Trend(msgspec.Struct):
             self.waiting.append(lift / sd)
             if len(self.waiting) > LAG:
                 self.tail.push(self.waiting.pop(0))
+        if lift <= CLEAR_LIFT * size:
+            return None  # the least of the bounds below
         if lift <= _least_lift(sd) * size:
             return None
         limit = self.tail.limit(probability, LIFT_TAIL, DEPENDENT)
@@ -119,16 +131,28 @@ class Trend(msgspec.Struct):
     def take(self, x: float) -> float | None:
         """Add a value without a test; return the present level, or None with too few values."""
         self.count += 1
-        self.last.append(x)
-        del self.last[:-FAST_RECORDS]
-        records = min(FAST_RECORDS, max(START_RECORDS, self.count // 2))
-        if len(self.last) < records:
-            return None
-        now = sorted(self.last[-records:])[int(FAST_QUANTILE * records)]
+        ordered = self.ordered
+        if ordered:
+            records, last = FAST_RECORDS, self.last
+            del ordered[bisect_left(ordered, last.pop(0))]
+            last.append(x)
+            insort(ordered, x)
+            now = ordered[FAST_AT]
+        else:
+            self.last.append(x)
+            del self.last[:-FAST_RECORDS]
+            records = min(FAST_RECORDS, max(START_RECORDS, self.count // 2))
+            if len(self.last) < records:
+                return None
+            ordered = sorted(self.last[-records:])
+            now = ordered[int(FAST_QUANTILE * records)]
+            if records == FAST_RECORDS:
+                self.ordered = ordered
         if not self.held:
-            self.young.append(now)
-            if len(self.young) > records:
-                self.best.push(self.young.pop(0))
+            young = self.young
+            young.append(now)
+            if len(young) > records:
+                self.best.push(young.pop(0))
         return now
 
     def _hold(self, lift: float, size: float) -> None:
@@ -151,6 +175,7 @@ class Trend(msgspec.Struct):
         The tail stays.
         """
         self.last.clear()
+        self.ordered.clear()
         self.count = 0
         self.best.clear()
         self.young.clear()
@@ -177,7 +202,7 @@ class ColdStart(msgspec.Struct):
 
         Only the first `COLD_RECORDS` losses above 0 are looked at.
         """
-        if self.alarmed or len(self.losses) >= COLD_RECORDS or loss <= 0:
+        if len(self.losses) >= COLD_RECORDS or self.alarmed or loss <= 0:
             return None
         self.losses.append(loss)
         left = self._blown_up()
