@@ -244,7 +244,7 @@ class _Builder:
             got = value.plain()
             self._problems.append(
                 f"{value.place}: {path}: got {describe_value(got)}, "
-                f"expected {describe_type(annotation)}{suggest_value(got, annotation)}"
+                f"expected {describe_type(annotation)}{suggest_value(got, annotation, path)}"
             )
             return None
 

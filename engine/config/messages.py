@@ -9,6 +9,7 @@ import msgspec
 from msgspec import inspect
 
 from .sections.base import Section
+from .sections.optimizers import why_not_offered
 from .tasks import PAIR_LOSSES
 
 FAMILIAR = {
@@ -100,10 +101,11 @@ def describe_value(value: Any) -> str:
     return {"None": "null", "True": "true", "False": "false"}.get(str(value), str(value))
 
 
-def suggest_value(value: Any, annotation: Any) -> str:
+def suggest_value(value: Any, annotation: Any, path: str = "") -> str:
     """Return a did-you-mean hint for a misspelt choice, or an empty text.
 
-    A loss of task dpo that is given as the task gets a hint of its own.
+    A loss of task dpo that is given as the task gets a hint of its own, and an optimizer that is
+    known but not offered the reason. `path` is that of the key.
     """
     info = inspect.type_info(annotation)
     if not isinstance(info, inspect.LiteralType) or not isinstance(value, str):
@@ -111,6 +113,8 @@ def suggest_value(value: Any, annotation: Any) -> str:
     choices = [str(choice) for choice in info.values]
     if "dpo" in choices and value.lower() in PAIR_LOSSES:
         return f"; set task: dpo and preference.loss: {value.lower()}"
+    if path == "train.optimizer" and (reason := why_not_offered(value)):
+        return f"; {reason}"
     close = difflib.get_close_matches(value.lower(), choices, n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 

@@ -7,6 +7,7 @@
 | `model.zero_grad` | `zero_grad_of_trained` | the walk over all modules makes the device wait |
 | `optimizer.step` | `guard_optimizer` | a refused update must not change weights or state |
 | `optimizer.found_inf` | `refuse_update_if` | fused optimizers skip an update on the device by it |
+| `optimizer.param_groups`, `optimizer.state` | `share_optimizer` | two optimizers work as one |
 | `arguments._n_gpu` | `on_one_device` | a rank uses one device, however many are visible |
 | `model.get_output_embeddings` | `head_shown_plain` | TRL refuses heads whose loss it computes |
 | `schedule._last_lr` | `set_last_lr` | a restored schedule has to report its rate at once |
@@ -127,6 +128,12 @@ def refuse_update_if(optimizer: Any, held: Tensor) -> Iterator[None]:
         yield
     finally:
         del optimizer.found_inf
+
+
+def share_optimizer(part: Any, groups: list[dict[str, Any]], state: Any) -> None:
+    """Let an optimizer work on some groups of another one, with the state of that one."""
+    part.param_groups = groups
+    part.state = state
 
 
 def on_one_device(arguments: Any) -> Any:

@@ -41,6 +41,42 @@ def test_a_rollback_repeats_every_loss(tmp_path: Path, name: str) -> None:
     assert len(set(first.values()) | set(second.values())) == 8
 
 
+WHOLE = {"adapter__kind": "none", "adapter__dropout": 0, "train__layers": 1,
+         "train__projection__rank": 4, "train__projection__every": 3}  # fmt: skip
+OPTIMIZED: dict[str, tuple[str, dict[str, Any]]] = {
+    "muon": ("contrastive", {"contrastive__learn_temperature": True, "train__schedule": "step",
+                             "train__lr_ratios__layer_decay": 0.5, "train__clip_value": 0.01,
+                             "train__clip_adaptive": 0.05, "train__momentum": 0.8}),
+    "lookahead": ("sft", {"train__schedule": "exponential", "train__lr_floor": 0.1}),
+    "ranger": ("sft", {"train__schedule": "cosine_restarts", "train__lr_floor": 0.1}),
+    "lars": ("sft", {"train__lr": 1.0, "train__lr_ratios__patterns": '{".*lora_A.*": 0.5}'}),
+    "adan": ("sft", {}),
+    "ademamix": ("sft", {}),
+    "adopt": ("sft", {}),
+    "stable_adamw": ("sft", {}),
+    "galore": ("sft", WHOLE),
+    "apollo": ("sft", WHOLE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("optimizer", in_part(OPTIMIZED, ["muon"]))
+def test_an_optimizer_goes_back_and_on_exactly(tmp_path: Path, optimizer: str) -> None:
+    """A run that goes back, and one that is resumed, have the losses of one another."""
+    task, more = OPTIMIZED[optimizer]
+    runs = {}
+    for name in ("back", "stopped"):
+        (tmp_path / name).mkdir()
+        options = {"train__steps": 8, "train__optimizer": optimizer, **more}
+        runs[name] = new_run(tmp_path / name, task, **options)
+    back = play(runs["back"], Script(commands={6: ["rollback 4"]}))
+    first, second = back.losses(1), back.losses(2)
+    assert {step: second[step] for step in (5, 6)} == {step: first[step] for step in (5, 6)}
+    assert len(set(first.values()) | set(second.values())) == 8
+    play(runs["stopped"], Script(commands={5: ["stop"]}))
+    resumed = play(runs["stopped"], resume="last").losses()
+    assert resumed == {**first, **second}
+
+
 def streamed(folder: Path, task: str) -> dict[str, Any]:
     """Two sources read while training, one with rows that give nothing to learn."""
     first, second = folder / "first.jsonl", folder / "second.jsonl"

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fttui.engine.config.schema import TrainConfig
+from fttui.engine.config.sections.optimizers import OPTIMIZERS
 from fttui.engine.train.checkpoint.optimizer_state import (
     capture_optimizer,
     misfit,
@@ -16,14 +18,18 @@ from fttui.engine.train.checkpoint.optimizer_state import (
     state_scalars,
     state_tensors,
 )
+from fttui.engine.train.loop.optimizer_kinds import OWN, build_own
 
 Make = Callable[[list[Tensor]], Any]
+SHAPES = ((512, 256), (96, 64), (7,))
+"""Large enough to be paged, large enough for 8 bits, and too small for either."""
+SLOW_SHAPES = ((40, 24), (7,))
+"""For optimizers that multiply or decompose matrices, which takes long on a CPU."""
 
 
 def makers() -> dict[str, Make]:
-    """As the trainer makes them for `train.optimizer`; sgd with momentum is for scripts."""
+    """As the trainer makes them for `train.optimizer`, and some that only scripts have."""
     from bitsandbytes import optim
-    from pytorch_optimizer import Lamb
     from transformers.optimization import Adafactor
 
     return {
@@ -33,12 +39,31 @@ def makers() -> dict[str, Make]:
         "lion": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1),
         "lion_8bit": lambda p: optim.Lion(p, lr=1e-3, weight_decay=0.1, optim_bits=8),
         "paged_lion_8bit": lambda p: optim.Lion(p, lr=1e-3, optim_bits=8, is_paged=True),
-        "lamb": lambda p: Lamb(p, lr=1e-2, weight_decay=0.1),
         "adafactor": lambda p: Adafactor(p, lr=1e-2, scale_parameter=False, relative_step=False),
         "adafactor, own lr": Adafactor,
-        "sgd": lambda p: torch.optim.SGD(p, lr=1e-2),
         "sgd, momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+        **{name: _own(name) for name in OWN},
     }
+
+
+def _own(name: str) -> Make:
+    """Make an optimizer of `loop.optimizer_kinds` over matrices and other weights."""
+
+    def make(weights: list[Tensor]) -> Any:
+        recipe = TrainConfig(optimizer=name, lr=1e-3)  # type: ignore[arg-type]  # a name of the table
+        groups = [
+            {
+                "params": [weight for weight in weights if (weight.ndim == 2) is matrices],
+                "matrices": matrices,
+                "weight_decay": 0.1 * matrices,
+            }
+            for matrices in (True, False)
+        ]
+        return build_own(name, groups, recipe)
+
+    if OPTIMIZERS[name].matrices_only or OPTIMIZERS[name].projects:
+        setattr(make, "shapes", SLOW_SHAPES)  # noqa: B010 -- a function has no such attribute
+    return make
 
 
 class Trained:
@@ -46,11 +71,10 @@ class Trained:
 
     def __init__(self, make: Make, device: str = "cpu", dtype: torch.dtype = torch.float32) -> None:
         generator = torch.Generator().manual_seed(0)
-        # Large enough to be paged, large enough for 8 bits, and too small for either.
-        shapes = ((512, 256), (96, 64), (7,))
+        torch.manual_seed(0)  # apollo draws its projections
         self.weights = [
             torch.randn(shape, generator=generator).to(device, dtype).requires_grad_()
-            for shape in shapes
+            for shape in getattr(make, "shapes", SHAPES)
         ]
         self.optimizer = make(self.weights)
 
@@ -67,7 +91,8 @@ class Trained:
         """Weights and optimizer as a checkpoint holds them."""
         buffer = io.BytesIO()
         weights = [weight.detach() for weight in self.weights]
-        torch.save({"weights": weights, "optimizer": capture_optimizer(self.optimizer)}, buffer)
+        found = {"weights": weights, "optimizer": capture_optimizer(self.optimizer)}
+        torch.save({**found, "rng": torch.get_rng_state()}, buffer)
         return buffer.getvalue()
 
     def load(self, saved: bytes) -> Trained:
@@ -78,6 +103,7 @@ class Trained:
             for weight, value in zip(self.weights, found["weights"], strict=True):
                 weight.copy_(value)
         restore_optimizer(self.optimizer, found["optimizer"])
+        torch.set_rng_state(found["rng"])
         return self
 
     def bits(self) -> list[Any]:

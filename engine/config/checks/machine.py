@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from ..fast_mode import MIXTURE_OF_EXPERTS, refusal, why_not_fast
 from ..memory.hardware import Hardware
 from ..schema import RunConfig
+from ..sections.optimizers import OPTIMIZERS
 from .problem import Problem
 
 
 def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
     """Return the settings that this machine does not support."""
-    checks = (_check_devices, _check_precision, _check_attention, _check_graphs)
+    checks = (_check_devices, _check_precision, _check_attention, _check_graphs, _check_package)
     return [problem for check in checks for problem in check(config, hardware)]
 
 
@@ -84,6 +86,17 @@ def _oldest(hardware: Hardware) -> str:
 def _check_graphs(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
     if config.train.fast == "on" and (reason := why_not_fast(config, hardware.kind)) is not None:
         yield Problem("train.fast", refusal(reason))
+
+
+def _check_package(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    name = config.train.optimizer
+    library = OPTIMIZERS[name].library
+    if library == "pytorch-optimizer" and find_spec("pytorch_optimizer") is None:
+        yield Problem(
+            "train.optimizer",
+            f"{name} is in the package pytorch-optimizer, which is not installed; pip install "
+            "'fttui[optimizers]', or choose adamw",
+        )
 
 
 def _check_attention(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:

@@ -7,11 +7,19 @@ from collections.abc import Iterator
 
 from ..fast_mode import refusal, why_not_fast
 from ..schema import RunConfig
+from ..sections.optimizers import OPTIMIZERS
 from ..tasks import COMPARING_TASKS
 from .problem import Problem
 
-WITHOUT_FLOOR = ("constant", "inverse_sqrt", "cosine_restarts")
+WITHOUT_FLOOR = ("constant", "inverse_sqrt", "step")
 """Schedules for which `train.lr_floor` has no meaning."""
+SCHEDULE_KEYS = {
+    "schedule_power": "polynomial",
+    "schedule_decay": "wsd",
+    "schedule_milestones": "step",
+    "schedule_gamma": "step",
+}
+"""Keys of one schedule only; `schedule_cycles` was read without this check before."""
 
 
 def _check_length(config: RunConfig) -> Iterator[Problem]:
@@ -40,10 +48,14 @@ def _check_intervals(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_moments(config: RunConfig) -> Iterator[Problem]:
-    train = config.train
-    kinds = {"train.betas": ("adamw", "lamb", "lion"), "train.epsilon": ("adamw", "lamb")}
-    for key, value in (("train.betas", train.betas), ("train.epsilon", train.epsilon)):
-        if value is not None and not any(kind in train.optimizer for kind in kinds[key]):
+    train, kind = config.train, OPTIMIZERS[config.train.optimizer]
+    settings = {
+        "train.betas": (train.betas, kind.betas),
+        "train.epsilon": (train.epsilon, kind.epsilon),
+        "train.momentum": (train.momentum, kind.momentum),
+    }
+    for key, (value, having) in settings.items():
+        if value is not None and not having:
             yield Problem(
                 key,
                 f"got {value}, which train.optimizer: {train.optimizer} does not have; remove it",
@@ -177,11 +189,53 @@ def _check_schedule(config: RunConfig) -> Iterator[Problem]:
         yield Problem(
             "train.lr_floor",
             f"got {train.lr_floor:g}, but the schedule {train.schedule} does not use it; set "
-            "train.schedule: cosine (or linear, polynomial, wsd, one_cycle), or train.lr_floor: 0",
+            "train.schedule: cosine (or linear, cosine_restarts, polynomial, wsd, one_cycle, "
+            "exponential), or train.lr_floor: 0",
+        )
+    if train.schedule == "exponential" and not train.lr_floor:
+        yield Problem(
+            "train.lr_floor",
+            "got 0, which an exponential decay never reaches; set train.lr_floor, such as 0.01",
+        )
+    defaults = type(train)()
+    for key, schedule in SCHEDULE_KEYS.items():
+        value = getattr(train, key)
+        if value != getattr(defaults, key) and train.schedule != schedule:
+            yield Problem(
+                f"train.{key}",
+                f"got {value}, but the schedule {train.schedule} does not use it; set "
+                f"train.schedule: {schedule}, or remove it",
+            )
+
+
+def _check_projection(config: RunConfig) -> Iterator[Problem]:
+    train, kind = config.train, OPTIMIZERS[config.train.optimizer]
+    if not kind.projects:
+        if train.projection != type(train.projection)():
+            yield Problem(
+                "train.projection",
+                f"is set, but train.optimizer: {train.optimizer} projects no gradients; set "
+                "train.optimizer: galore, or remove it",
+            )
+        return
+    if config.adapter.kind != "none":
+        yield Problem(
+            "train.optimizer",
+            f"got {train.optimizer}, which saves memory by projecting gradients to a low rank, but "
+            "the matrices of an adapter have a low rank already; set adapter: none, or "
+            "train.optimizer: adamw",
+        )
+    if train.devices > 1:
+        yield Problem(
+            "train.optimizer",
+            f"got {train.optimizer}, whose projections each rank would choose for itself, so that "
+            "their weights would drift apart; set train.devices: 1, or train.optimizer: adamw",
         )
 
 
 def _check_ratios(config: RunConfig) -> Iterator[Problem]:
+    for pattern in config.train.lr_ratios.patterns:
+        yield from _compiled("train.lr_ratios.patterns", pattern)
     ratio = config.train.lr_ratios.temperature
     if ratio != 1 and not config.contrastive.learn_temperature:
         yield Problem(
@@ -285,6 +339,7 @@ TRAINING = (
     _check_length,
     _check_intervals,
     _check_moments,
+    _check_projection,
     _check_targets,
     _check_start,
     _check_init,

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..sections.optimizers import OPTIMIZERS
 from .draft import Draft, keys_by_reason, number, truth
 from .intervals import read_checkpoints, read_evaluations
 
-OPTIMIZERS = {
+OPTIMIZER_NAMES = {
     **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "adamw"),
     **dict.fromkeys(("adamw_bnb_8bit", "adamw_8bit"), "adamw_8bit"),
     "paged_adamw_8bit": "paged_adamw_8bit",
@@ -18,6 +19,8 @@ OPTIMIZERS = {
     "lion_8bit": "lion_8bit",
     "paged_lion_8bit": "paged_lion_8bit",
     "sgd": "sgd",
+    "ademamix": "ademamix",
+    "stable_adamw": "stable_adamw",
 }
 NEAR_OPTIMIZERS = {
     "adamw_torch_8bit": ("adamw_8bit", "the 8-bit state of bitsandbytes, not of torchao"),
@@ -25,6 +28,10 @@ NEAR_OPTIMIZERS = {
     "paged_adamw_32bit": ("adamw", "the state stays on the GPU"),
     "paged_adamw": ("adamw", "the state stays on the GPU"),
     "paged_lion_32bit": ("lion", "the state stays on the GPU"),
+    "paged_ademamix_32bit": ("ademamix", "the state stays on the GPU"),
+    "muon": ("muon", "its rates are matched to those of AdamW, so check train.lr"),
+    "galore_adamw": ("galore", "it projects all matrices, by train.projection"),
+    "apollo_adamw": ("apollo", "it projects all matrices, by train.projection"),
 }
 SCHEDULES = {
     "cosine": "cosine",
@@ -170,10 +177,10 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
     key = defaults.optimizer_key
     name = draft.get(key)
     if name is None:
-        found = OPTIMIZERS[defaults.optimizer]
+        found = OPTIMIZER_NAMES[defaults.optimizer]
         draft.default("train.optimizer", found, f"default of {defaults.tool}")
-    elif name in OPTIMIZERS:
-        draft.same(key, "train.optimizer", OPTIMIZERS[name])
+    elif name in OPTIMIZER_NAMES:
+        draft.same(key, "train.optimizer", OPTIMIZER_NAMES[name])
     elif name in NEAR_OPTIMIZERS:
         near, reason = NEAR_OPTIMIZERS[name]
         draft.nearly(key, "train.optimizer", near, reason)
@@ -196,11 +203,14 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
 
 def _leave_out_moments(draft: Draft) -> None:
     """Take back betas and epsilon if the optimizer has none; the other tool ignores them too."""
-    optimizer = str(draft.values.get("train.optimizer", ""))
-    kinds = {"train.betas": ("adamw", "lion"), "train.epsilon": ("adamw",)}
-    for path, having in kinds.items():
-        if not any(kind in optimizer for kind in having):
-            draft.leave_out(path, "no effect", f"the optimizer {optimizer} has none")
+    name = str(draft.values.get("train.optimizer", ""))
+    kind = OPTIMIZERS.get(name)
+    for path, having in (
+        ("train.betas", kind is not None and kind.betas),
+        ("train.epsilon", kind is not None and kind.epsilon),
+    ):
+        if not having:
+            draft.leave_out(path, "no effect", f"the optimizer {name} has none")
 
 
 def _read_rate(draft: Draft, defaults: TrainerDefaults) -> None:
@@ -244,10 +254,10 @@ def _read_schedule(draft: Draft, defaults: TrainerDefaults) -> None:
 
 
 def _read_polynomial(draft: Draft, key: str, options: Mapping[str, Any]) -> None:
-    if number(options.get("power") or 1) == 2:
-        draft.same(key, "train.schedule", "polynomial")
-    else:
-        draft.nearly(key, "train.schedule", "linear", "a polynomial of power 1 is a line")
+    power = float(number(options.get("power") or 1))
+    draft.same(key, "train.schedule", "polynomial" if power != 1 else "linear")
+    if power not in (1, 2):
+        draft.values["train.schedule_power"] = power
 
 
 def _read_floor(draft: Draft, options: Mapping[str, Any]) -> None:

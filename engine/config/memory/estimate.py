@@ -12,6 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from ..schema import RunConfig
+from ..sections.optimizers import TrainedTensor, state_bytes
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
@@ -52,10 +53,6 @@ STACKS = 2
 """Tensors of a layer that hold all its experts: gates with ups, and downs."""
 HEAD_GRADIENTS = 3
 """Gradients of a trained output head that are alive at once beside the accumulated one."""
-SMALL_TENSOR = 4096
-"""Number of elements below which an 8-bit optimizer keeps its state in fp32."""
-PAGED_TENSOR = 100_000
-"""Number of elements from which a paged optimizer keeps its state in managed memory."""
 TERMS = (
     "base",
     "non_quantized",
@@ -67,10 +64,6 @@ TERMS = (
     "workspace",
     "context",
 )
-_STATE_BYTES_FP32 = {"adamw": 8, "lamb": 8, "lion": 4, "adafactor": 0, "sgd": 0}
-"""Bytes of state per fp32 weight of the other optimizers."""
-_STATES = {"lion_8bit": 1, "paged_lion_8bit": 1}
-"""State values that an 8-bit optimizer keeps per weight, if not two."""
 
 
 @dataclass(frozen=True)
@@ -158,21 +151,20 @@ def estimate_memory(
     `bf16` tells whether a GPU supports it; without it, `model.precision: auto` is fp32.
     """
     formats = _Formats.of(config, device == "cuda" and bf16)
-    adapters = _trained_sizes(config, arch)
-    adapter_bytes = sum(adapters) * formats.adapter
-    average_bytes = 4 * sum(adapters) if config.train.ema else 0
-    if config.copies_reference:
-        average_bytes += adapter_bytes  # the adapter as it was at the start is the reference
+    adapters = _trained_tensors(config, arch)
+    trained = sum(tensor.size for tensor in adapters)
+    adapter_bytes = trained * formats.adapter
+    average_bytes = _copies(config, trained, formats)
     whole, kept = _weights(config, arch, formats)
     casts = 0
     if config.adapter.kind == "none":
         whole, kept = _frozen(config, arch, formats)
         # Mixed precision keeps the casts of all trained weights during a pass.
-        casts = sum(adapters) * formats.compute if formats.adapter > formats.compute else 0
+        casts = trained * formats.compute if formats.adapter > formats.compute else 0
         if not isinstance(config.train.layers, int):
             casts = max(casts, HEAD_GRADIENTS * arch.vocabulary * arch.hidden * formats.adapter)
         config = replace(config, adapter=replace(config.adapter, r=0, dropout=0.0))
-    optimizer, paged = _optimizer_bytes(config, adapters, formats)
+    optimizer, paged = state_bytes(config.train, adapters, formats.adapter)
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
     # DDP keeps a second copy of the gradients; fast mode does not use it.
     copies = 2 if config.train.devices > 1 and not graphs else 1
@@ -181,7 +173,7 @@ def estimate_memory(
         arch,
         formats.compute,
         formats.adapter,
-        0 if config.adapter.kind == "none" else sum(adapters) // arch.layers,
+        0 if config.adapter.kind == "none" else trained // arch.layers,
         sequences_per_micro_batch(config),
         graphs,
     ).fullest()
@@ -210,6 +202,14 @@ def estimate_memory(
         graphs=graphs,
         loading=int(_loading(config, arch, formats, whole + kept)),
     )
+
+
+def _copies(config: RunConfig, trained: int, formats: _Formats) -> int:
+    """Return the bytes of the moving average, and of the adapter at the start as the reference."""
+    average = 4 * trained if config.train.ema else 0
+    if config.copies_reference:
+        return average + trained * formats.adapter
+    return average
 
 
 def _loading(config: RunConfig, arch: Architecture, formats: _Formats, held: float) -> float:
@@ -268,16 +268,16 @@ def _nf4_share(*, double: bool) -> float:
     return NF4_BYTES + (1 / 64 + 4 / (64 * 256) if double else 4 / 64)
 
 
-def _trained_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the size in elements of each trained tensor, with the head of a reward model."""
-    head = [arch.hidden] if config.task == "reward" else []
-    return _adapter_sizes(config, arch) + head
+def _trained_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTensor]:
+    """Return every trained tensor, with the head of a reward model."""
+    head = [TrainedTensor((1, arch.hidden), at_end=True)] if config.task == "reward" else []
+    return _adapter_tensors(config, arch) + head
 
 
-def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the size in elements of each trained tensor; unknown targets count as all linears."""
+def _adapter_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTensor]:
+    """Return every trained tensor of the adapter; unknown targets count as all linears."""
     if config.adapter.kind == "none":
-        return _own_sizes(config, arch)
+        return _own_tensors(config, arch)
     names, known = config.adapter.targets, arch.linears
     ends = {
         "lm_head": (arch.hidden, arch.vocabulary),
@@ -290,33 +290,37 @@ def _adapter_sizes(config: RunConfig, arch: Architecture) -> list[int]:
         chosen = {} if single and not chosen else known
     r, ranks = config.adapter.r, config.adapter.rank_pattern
     one_layer = [
-        size for name, shape in chosen.items() for size in _low_rank(shape, ranks.get(name, r))
+        tensor for name, shape in chosen.items() for tensor in _low_rank(shape, ranks.get(name, r))
     ]
-    one_layer += [o for _, o in chosen.values()] if config.adapter.dora else []
-    once = [size for shape in single for size in _low_rank(shape, r)]
+    one_layer += [TrainedTensor((o,)) for _, o in chosen.values()] if config.adapter.dora else []
+    once = [tensor for shape in single for tensor in _low_rank(shape, r)]
     # Fully trained modules count as embeddings, the largest modules; tied ones count once.
     whole = len(config.adapter.modules_to_save)
     copies = min(whole, 1) if arch.tied else whole
     # The rows of new tokens, at most: tokens that the tokenizer has already get none.
-    rows = [len(config.data.special_tokens) * arch.hidden] * (1 if arch.tied else 2)
-    rows = rows if config.data.special_tokens else []
-    return one_layer * arch.layers + once + [arch.vocabulary * arch.hidden] * copies + rows
+    new = TrainedTensor((len(config.data.special_tokens), arch.hidden), at_end=True)
+    rows = [new] * (1 if arch.tied else 2) if config.data.special_tokens else []
+    embedding = TrainedTensor((arch.vocabulary, arch.hidden), at_end=True)
+    return one_layer * arch.layers + once + [embedding] * copies + rows
 
 
-def _own_sizes(config: RunConfig, arch: Architecture) -> list[int]:
-    """Return the size in elements of each trained weight of the model itself, without an adapter.
+def _own_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTensor]:
+    """Return every trained weight of the model itself, without an adapter.
 
-    If `train.layers` is a pattern, all weights count.
+    If `train.layers` is a pattern, all weights count. Stacked experts have no two dimensions.
     """
-    one_layer = [i * o for i, o in arch.linears.values()] + [arch.hidden] * 2
+    one_layer = [TrainedTensor(shape) for shape in arch.linears.values()]
+    one_layer += [TrainedTensor((arch.hidden,))] * 2
     if mixture := arch.mixture:
         third = mixture.routed_params(arch.hidden) // 3
-        one_layer += [2 * third, third, mixture.router_params(arch.hidden)]
-        one_layer += [mixture.shared_params(arch.hidden) // 3] * 3
+        routed = [2 * third, third, mixture.router_params(arch.hidden)]
+        shared = [mixture.shared_params(arch.hidden) // 3] * 3
+        one_layer += [TrainedTensor((size,)) for size in routed + shared]
     if isinstance(config.train.layers, int):
         return one_layer * min(config.train.layers, arch.layers)
-    ends = [arch.vocabulary * arch.hidden] * (1 if arch.tied else 2)
-    return one_layer * arch.layers + ends + [arch.hidden]
+    end = TrainedTensor((arch.vocabulary, arch.hidden), at_end=True)
+    ends = [end] * (1 if arch.tied else 2)
+    return one_layer * arch.layers + ends + [TrainedTensor((arch.hidden,))]
 
 
 def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:
@@ -333,25 +337,9 @@ def _frozen(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[f
     return linears * formats.compute, (arch.other_params - trained) * formats.compute + tower
 
 
-def _low_rank(shape: tuple[int, int], rank: int) -> tuple[int, int]:
-    """Return the sizes in elements of the two matrices A and B of an adapter."""
-    return rank * shape[0], rank * shape[1]
-
-
-def _optimizer_bytes(config: RunConfig, sizes: list[int], formats: _Formats) -> tuple[float, float]:
-    """Return the bytes of the optimizer state, and how many of them are paged."""
-    kind = config.train.optimizer
-    if kind in _STATE_BYTES_FP32:
-        per_element = _STATE_BYTES_FP32[kind]
-        follows_the_weights = kind in ("adamw", "lamb") and formats.adapter == 2
-        return sum(sizes) * (per_element / 2 if follows_the_weights else per_element), 0
-    states = _STATES.get(kind, 2)
-    state = {size: size * states * (4 if size < SMALL_TENSOR else 1 + 4 / 256) for size in sizes}
-    paged = kind.startswith("paged_")
-    return (
-        sum(state[size] for size in sizes),
-        sum(state[size] for size in sizes if paged and size >= PAGED_TENSOR),
-    )
+def _low_rank(shape: tuple[int, int], rank: int) -> tuple[TrainedTensor, TrainedTensor]:
+    """Return the two matrices A and B of an adapter."""
+    return TrainedTensor((rank, shape[0])), TrainedTensor((shape[1], rank))
 
 
 def sequences_per_micro_batch(config: RunConfig) -> int:

@@ -10,6 +10,7 @@ from msgspec import Meta
 Positive = Annotated[float, Meta(gt=0)]
 NonNegative = Annotated[float, Meta(ge=0)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+Share = Annotated[float, Meta(gt=0, le=1)]
 Momentum = Annotated[float, Meta(ge=0, lt=1)]
 Dropout = Annotated[float, Meta(ge=0, lt=1)]
 Temperature = Annotated[float, Meta(ge=0.001, le=1)]

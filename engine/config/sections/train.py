@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Meta
 
 from .base import (
@@ -16,6 +17,7 @@ from .base import (
     Positive,
     Section,
     Seed,
+    Share,
 )
 
 Metric = Literal[
@@ -56,6 +58,23 @@ class LrRatios(Section, frozen=True, kw_only=True):
     """For the modules in `adapter.modules_to_save` and the rows of new tokens; 0.1 is usual."""
     temperature: Positive = 1.0
     """For the temperature of the contrastive loss; used only if the temperature is learned."""
+    layer_decay: Share = 1.0
+    """Factor from each decoder layer to the one below it, such as 0.9; the last layer has the
+    learning rate itself, the embedding that of a layer below the first. 1 is off."""
+    patterns: dict[str, Positive] = {}
+    """For trained weights whose full names match a regular expression, such as
+    `{".*layers.(0|1)[.].*": 0.1}`; the first one that matches counts, beside the ratios above."""
+
+
+class ProjectionConfig(Section, frozen=True, kw_only=True):
+    """How galore and apollo project the gradients of matrices."""
+
+    rank: Count = 128
+    """Rank of the projected gradients."""
+    every: Count = 200
+    """Steps between two choices of the projection."""
+    scale: Positive = 0.25
+    """Factor on projected updates; apollo usually has 1."""
 
 
 class TrainConfig(Section, frozen=True, kw_only=True):
@@ -85,14 +104,26 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "polynomial",
         "wsd",
         "one_cycle",
+        "exponential",
+        "step",
     ] = "cosine"
-    """Learning rate schedule after warm-up. polynomial: quadratic decay; wsd: constant, then decay
-    over the last fifth of the steps; one_cycle: rise from lr / 25 during warm-up (0.3 is usual),
-    then decay."""
+    """Learning rate schedule after warm-up. polynomial: decay with `schedule_power`; wsd: constant,
+    then decay over the last `schedule_decay` of the steps; one_cycle: rise from lr / 25 during
+    warm-up (0.3 is usual), then decay; exponential: the same factor in every step, down to
+    `lr_floor`; step: `schedule_gamma` at each of `schedule_milestones`."""
     lr_floor: Dropout = 0.0
-    """Final learning rate as a share of `lr` (linear, cosine, polynomial, wsd, one_cycle)."""
+    """Final learning rate as a share of `lr` (linear, cosine, cosine_restarts, polynomial, wsd,
+    one_cycle, exponential)."""
     schedule_cycles: Count = 2
     """Number of cycles of cosine_restarts."""
+    schedule_power: Positive = 2.0
+    """Power of polynomial; 1 is a line."""
+    schedule_decay: Share = 0.2
+    """Share of the steps over which wsd decays at the end."""
+    schedule_milestones: list[Share] = msgspec.field(default_factory=lambda: [0.5, 0.75])
+    """Shares of the steps after warm-up at which step lowers the learning rate."""
+    schedule_gamma: Share = 0.1
+    """Factor on the learning rate at each milestone of step."""
     warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
     """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
     optimizer: Literal[
@@ -105,17 +136,40 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "paged_lion_8bit",
         "lamb",
         "sgd",
+        "muon",
+        "lookahead",
+        "ranger",
+        "lars",
+        "adan",
+        "ademamix",
+        "adopt",
+        "stable_adamw",
+        "galore",
+        "apollo",
     ] = "adamw"
-    """Optimizer; lamb needs the package pytorch-optimizer."""
+    """Optimizer. muon: Muon for the matrices of layers, AdamW for the rest; lookahead: AdamW with
+    slow weights; galore, apollo: AdamW on projected gradients, for adapter: none. lamb, ranger,
+    lars, adan, ademamix, adopt, stable_adamw, galore and apollo need the package
+    pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
     """Weight decay of the optimizer."""
     betas: tuple[Momentum, Momentum] | None = None
-    """Decay of the averages of the gradient and of its square (AdamW; LAMB and Lion too), such as
-    `[0.9, 0.95]`; null: as usual for the optimizer."""
+    """Decay of the averages of the gradient and of its square, such as `[0.9, 0.95]`, for
+    optimizers with two such averages; null: as usual for the optimizer."""
     epsilon: Positive | None = None
-    """What AdamW and LAMB add to the divisor of an update; null: as usual for the optimizer."""
+    """What optimizers like AdamW add to the divisor of an update; null: as usual for the
+    optimizer."""
+    momentum: Momentum | None = None
+    """Momentum of sgd, lars and muon; null: none for sgd, otherwise as usual for the optimizer."""
+    projection: ProjectionConfig = ProjectionConfig()
     clip: NonNegative = 1.0
-    """Largest gradient norm; larger gradients are scaled down to it; 0 is off."""
+    """Largest gradient norm; larger gradients are scaled down to it; 0 is off. The command `clip`
+    changes it while the run trains."""
+    clip_value: NonNegative = 0.0
+    """Largest element of a gradient, before it is clipped by its norm; 0 is off."""
+    clip_adaptive: NonNegative = 0.0
+    """Largest norm of a gradient as a share of the norm of its weights, row by row, before it is
+    clipped by its norm (AGC), such as 0.01; 0 is off."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Share of each next-token target that is spread over the vocabulary; not used in
     evaluations."""

@@ -17,8 +17,14 @@ from torch import Tensor
 OptimizerState = dict[str, Any]
 """Keys `kind`, `groups` (settings of each) and `state` (of each weight in group order, or None)."""
 
-_CONFIGURED = frozenset({"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "fused"})
+_CONFIGURED = frozenset(
+    {"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "weights_id", "fused"}
+)
 """Group options that follow the configuration and the schedule instead of the checkpoint."""
+
+
+_PROJECTOR = "projector"
+"""State value of GaLore and APOLLO that is an object with tensors."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +70,38 @@ def capture_optimizer(optimizer: Any) -> OptimizerState:
     }
 
 
+def live_tensors(optimizer: Any) -> Iterator[Tensor]:
+    """Yield every live tensor of an optimizer's state, with the marks of paged memory."""
+    for state in bare(optimizer).state.values():
+        inner = vars(state[_PROJECTOR]).values() if _PROJECTOR in state else ()
+        yield from (v for v in (*state.values(), *inner) if isinstance(v, Tensor))
+
+
+def restart_optimizer(optimizer: Any, fresh: OptimizerState) -> None:
+    """Drop all state of an optimizer, and restore the options of its groups.
+
+    Args:
+        optimizer: the optimizer.
+        fresh: what `capture_optimizer` returned before its first step.
+    """
+    own = bare(optimizer)
+    own.state.clear()
+    for group, stored in zip(own.param_groups, fresh["groups"], strict=True):
+        _restore_group(group, stored)
+
+
 def _capture(state: dict[str, Any] | None) -> dict[str, Any] | None:
     """Return the state of a weight with detached tensors; None if it has no state yet.
 
-    Detached tensors lack the mark by which bitsandbytes knows paged memory.
+    Detached tensors lack the mark by which bitsandbytes knows paged memory. The values of a
+    projector are listed like the others, by names such as `projector.ortho_matrix`.
     """
     if not state:
         return None
-    return {k: v.detach() if isinstance(v, Tensor) else v for k, v in state.items()}
+    found = {k: v for k, v in state.items() if k != _PROJECTOR}
+    for name, value in vars(state[_PROJECTOR]).items() if _PROJECTOR in state else ():
+        found[f"{_PROJECTOR}.{name}"] = value
+    return {k: v.detach() if isinstance(v, Tensor) else v for k, v in found.items()}
 
 
 def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
@@ -89,6 +119,12 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
             f"run trains {sum(lengths)} in {len(lengths)}; resume with the sections adapter and "
             "train it was made with"
         )
+    for group, stored in zip(own.param_groups, saved["groups"], strict=True):
+        if group.get("weights_id") != stored.get("weights_id", group.get("weights_id")):
+            return (
+                "a state with other groups of weights; resume with the train.lr_ratios.patterns "
+                "and the model it was made with"
+            )
     return None
 
 
@@ -123,16 +159,42 @@ def _restore(own: Any, weight: _Weight, stored: dict[str, Any]) -> None:
     state = own.state[weight.tensor]
     if not state and _makes_buffers(own):
         own.init_state(weight.group, weight.tensor, weight.group_index, weight.index)
+    stored = _restore_projector(weight, state, stored)
     for name in state.keys() - stored.keys():
-        del state[name]
+        if name != _PROJECTOR:
+            del state[name]
     for name, value in stored.items():
-        live = state.get(name)
-        if not isinstance(value, Tensor):
-            state[name] = value
-        elif isinstance(live, Tensor) and (live.shape, live.dtype) == (value.shape, value.dtype):
-            live.copy_(value)
-        else:
-            state[name] = value.to(_home(weight, name), copy=True)
+        _put(state, name, value, _home(weight, name))
+
+
+def _put(values: dict[str, Any], name: str, value: Any, home: torch.device) -> None:
+    """Set a value; a tensor is copied into the live one if that has its shape and dtype."""
+    live = values.get(name)
+    if not isinstance(value, Tensor):
+        values[name] = value
+    elif isinstance(live, Tensor) and (live.shape, live.dtype) == (value.shape, value.dtype):
+        live.copy_(value)
+    else:
+        values[name] = value.to(home, copy=True)
+
+
+def _restore_projector(
+    weight: _Weight, state: dict[str, Any], stored: dict[str, Any]
+) -> dict[str, Any]:
+    """Restore the projector of a weight, if it has one, and return the other values."""
+    mark = f"{_PROJECTOR}."
+    values = {k.removeprefix(mark): v for k, v in stored.items() if k.startswith(mark)}
+    if not values:
+        state.pop(_PROJECTOR, None)
+        return stored
+    if _PROJECTOR not in state:
+        from pytorch_optimizer.optimizer.utils.galore import GaLoreProjector
+
+        state[_PROJECTOR] = GaLoreProjector()
+    live = vars(state[_PROJECTOR])
+    for name, value in values.items():
+        _put(live, name, value, weight.tensor.device)
+    return {k: v for k, v in stored.items() if not k.startswith(mark)}
 
 
 def _home(weight: _Weight, name: str) -> torch.device:

@@ -23,6 +23,7 @@ data positions belong to fttui, which is what makes an in-process rollback possi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,6 +33,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ...config.schema import RunConfig, TrainConfig
 from ...core.profile import MICRO_BATCH
+from ...core.schedules import Factor
 from ...losses.cross_entropy import IGNORED
 from ...model.host_embedding import send_to_device
 from ..cuda_graphs.eligibility import fast_path
@@ -40,7 +42,8 @@ from ..forward import Forward
 from ..patches import zero_grad_of_trained
 from ..position import Position
 from ..profiler_spans import span
-from .optimizers import Factor, OwnOptimizer
+from .clipping import clip_gradients
+from .optimizers import OwnOptimizer, lr_ratio
 from .step_loop import StepLoop
 from .update_gate import gate_of
 from .update_seams import connect_updates
@@ -111,8 +114,9 @@ class SteppedTrainer(OwnOptimizer):
     def report_position(self) -> None:
         """Copy the step and the learning rate of the schedule to the shared position."""
         trainer: Any = self
-        step, lr = int(trainer.state.global_step), float(trainer.lr_scheduler.get_last_lr()[0])
-        self.position.move_to(step, lr)
+        of_first, ratio = trainer.lr_scheduler.get_last_lr()[0], lr_ratio(trainer.optimizer)
+        lr = of_first if ratio == 1 else of_first / ratio
+        self.position.move_to(int(trainer.state.global_step), float(lr))
 
     def return_to_step(self, step: int) -> None:
         """Set the number of finished steps; called after the schedule has been restored."""
@@ -194,8 +198,9 @@ class SteppedTrainer(OwnOptimizer):
 
         def clip(limit: float) -> Tensor:
             self.forward.average_gradients()
-            norm: Tensor = self.accelerator.clip_grad_norm_(model.parameters(), limit)  # type: ignore[attr-defined]  # of the trainer
-            return norm
+            trained = [p for p in model.parameters() if p.requires_grad]
+            clip_norm = partial(self.accelerator.clip_grad_norm_, trained)  # type: ignore[attr-defined]  # of the trainer
+            return clip_gradients(trained, self.recipe, limit, clip_norm)
 
         with span("judge"):
             return self.step_loop.check_update(clip)

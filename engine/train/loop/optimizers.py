@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from functools import partial
-from importlib.util import find_spec
-from typing import Any
+import hashlib
+import re
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from ...config.schema import TrainConfig
-from ...errors import ConfigError
-
-ONE_CYCLE_START = 1 / 25
-"""Share of the learning rate at which one_cycle begins.
-
-Source: Smith, Topin 2018, with the value of fast.ai.
-"""
-
-Factor = Callable[[int], float]
-"""Function from finished optimizer steps to the factor on the learning rate."""
+from ...config.sections.optimizers import OPTIMIZERS
+from ...core.schedules import Factor, own_factor
+from .optimizer_kinds import OWN, build_own, moments
 
 
 class OwnOptimizer:
@@ -37,15 +29,18 @@ class OwnOptimizer:
         It is made at the first call and kept in the trainer.
 
         Raises:
-            ConfigError: `train.optimizer` is lamb, whose package is not installed.
+            ConfigError: The package of `train.optimizer` is not installed.
         """
         trainer: Any = self
         if trainer.optimizer is None:
             trained = model if model is not None else trainer.model
-            kind, options = _kind(trainer, self.recipe.optimizer)
-            options |= moments(self.recipe)
             decayed = set(trainer.get_decay_parameter_names(trained))
-            trainer.optimizer = kind(parameter_groups(trained, self.recipe, decayed), **options)
+            groups = parameter_groups(trained, self.recipe, decayed)
+            if self.recipe.optimizer in OWN:
+                trainer.optimizer = build_own(self.recipe.optimizer, groups, self.recipe)
+            else:
+                kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
+                trainer.optimizer = kind(groups, **{**options, **moments(self.recipe)})
         return trainer.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
@@ -55,11 +50,9 @@ class OwnOptimizer:
         """
         trainer: Any = self
         factor = self.lr_factor
-        if factor is None and self.recipe.schedule == "one_cycle":
+        if factor is None:
             warmup = trainer.args.get_warmup_steps(num_training_steps)
-            factor = partial(
-                one_cycle, steps=num_training_steps, warmup=warmup, floor=self.recipe.lr_floor
-            )
+            factor = own_factor(self.recipe, num_training_steps, warmup)
         if factor is None:
             return super().create_scheduler(num_training_steps, optimizer)  # type: ignore[misc]  # of the trainer
         if trainer.lr_scheduler is None:
@@ -68,31 +61,14 @@ class OwnOptimizer:
         return trainer.lr_scheduler
 
 
-def _kind(trainer: Any, name: str) -> tuple[Any, dict[str, Any]]:
-    if name != "lamb":
-        kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
-        return kind, dict(options)
-    if find_spec("pytorch_optimizer") is None:
-        raise ConfigError(
-            "train.optimizer: lamb is in the package pytorch-optimizer, which is not installed; "
-            "pip install pytorch-optimizer, or choose adamw"
-        )
-    # The LAMB of bitsandbytes has a trust ratio of zero for a zero matrix, which LoRA's B is at the
-    # start, so that B would never change.
-    from pytorch_optimizer import Lamb
-
-    return Lamb, {"lr": trainer.args.learning_rate}
-
-
-def moments(recipe: TrainConfig) -> dict[str, Any]:
-    """Return the configured betas and epsilon as arguments of the optimizer; None is left out."""
-    given = {"betas": recipe.betas, "eps": recipe.epsilon}
-    return {name: value for name, value in given.items() if value is not None}
-
-
 def rate_of(lr: float, ratio: float) -> dict[str, float]:
     """Return a group's learning rate and its ratio to that of the run."""
     return {"lr": lr * ratio, "lr_ratio": ratio}
+
+
+def lr_ratio(optimizer: Any) -> float:
+    """Return the ratio of the first group, whose learning rate the schedule reports."""
+    return float(optimizer.param_groups[0]["lr_ratio"])
 
 
 def set_lr(optimizer: Any, lr: float) -> None:
@@ -106,27 +82,103 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the trained parameters in groups of one learning rate and weight decay each.
 
-    The groups depend on the model alone, so that a checkpoint fits a run with other ratios. The
-    first group has the learning rate of the run.
+    Without `layer_decay` and `patterns` the groups depend on the model alone, so that a checkpoint
+    fits a run with other ratios.
 
     Args:
         model: model with adapters; parameters that require a gradient are trained.
         recipe: learning rates and weight decay.
         decayed: names of the parameters with weight decay.
     """
-    parts: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    places = _Places(model, recipe)
+    parts: dict[_Place, dict[str, nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            parts.setdefault((_part(name), name not in decayed), []).append(parameter)
-    ratios = (1.0, recipe.lr_ratios.lora_b, recipe.lr_ratios.embeddings)
+            place = places.of(name, parameter, spared=name not in decayed)
+            parts.setdefault(place, {})[name] = parameter
     return [
         {
-            "params": parameters,
-            "weight_decay": 0.0 if spared else recipe.weight_decay,
-            **rate_of(recipe.lr, ratios[part]),
+            "params": list(named.values()),
+            "weight_decay": 0.0 if place.spared else recipe.weight_decay,
+            "weights_id": _digest(named),
+            **({"matrices": place.matrices} if recipe.optimizer == "muon" else {}),
+            **rate_of(recipe.lr, places.ratio(place)),
         }
-        for (part, spared), parameters in sorted(parts.items(), key=lambda item: item[0])
+        for place, named in sorted(parts.items(), key=lambda item: item[0])
     ]
+
+
+class _Place(NamedTuple):
+    """What the weights of one group have in common."""
+
+    part: int
+    """2 for fully trained modules and rows, 1 for LoRA's B matrices, 0 for all others."""
+    pattern: int
+    """Number of the pattern of `lr_ratios.patterns` that matches, from 1 on; 0 for none."""
+    depth: int
+    """Layers between the weight and the top; 0 without `lr_ratios.layer_decay`."""
+    spared: bool
+    """Whether there is no weight decay."""
+    matrices: bool
+    """Whether they are matrices of layers; false unless the optimizer treats those apart."""
+
+
+class _Places:
+    """Finds the group of each trained weight, and the ratio of a group's learning rate."""
+
+    def __init__(self, model: nn.Module, recipe: TrainConfig) -> None:
+        self._ratios = recipe.lr_ratios
+        self._patterns = [re.compile(pattern) for pattern in recipe.lr_ratios.patterns]
+        self._apart = OPTIMIZERS[recipe.optimizer].matrices_only
+        numbers = [_layer(name) for name, _ in model.named_parameters()]
+        self._layers = 1 + max((n for n in numbers if n is not None), default=-1)
+        self._ends = _weights_of_ends(model)
+
+    def of(self, name: str, parameter: nn.Parameter, *, spared: bool) -> _Place:
+        """Return the group of a weight."""
+        matching = (i for i, pattern in enumerate(self._patterns, 1) if pattern.fullmatch(name))
+        part = _part(name)
+        at_end = part == 2 or id(parameter) in self._ends
+        matrices = self._apart and parameter.ndim == 2 and not at_end
+        return _Place(part, next(matching, 0), self._depth(name), spared, matrices)
+
+    def ratio(self, place: _Place) -> float:
+        """Return the learning rate of a group as a multiple of that of the run."""
+        own = (1.0, self._ratios.lora_b, self._ratios.embeddings)[place.part]
+        given = [1.0, *self._ratios.patterns.values()][place.pattern]
+        return own * given * self._ratios.layer_decay**place.depth
+
+    def _depth(self, name: str) -> int:
+        if self._ratios.layer_decay == 1:
+            return 0
+        number = _layer(name)
+        if number is not None:
+            return self._layers - 1 - number
+        return self._layers if any(word in name for word in _BELOW) else 0
+
+
+_LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.")
+_TOWERS = ("vision", "visual")
+_BELOW = ("embed_tokens", "wte", "word_embeddings", *_TOWERS)
+"""Parts of the names of weights that are below the first decoder layer."""
+
+
+def _layer(name: str) -> int | None:
+    """Return the number of the decoder layer of a weight; None if it is in no decoder layer."""
+    found = None if any(word in name for word in _TOWERS) else _LAYER.search(name)
+    return int(found[1]) if found else None
+
+
+def _weights_of_ends(model: Any) -> set[int]:
+    """Return the ids of all parameters inside the embedding and the output head."""
+    asked = [getattr(model, f"get_{end}_embeddings", None) for end in ("input", "output")]
+    ends = [ask() for ask in asked if ask is not None]
+    return {id(p) for end in ends if end is not None for p in end.parameters()}
+
+
+def _digest(names: Iterable[str]) -> str:
+    """Return a short checksum of names in their order."""
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=8).hexdigest()
 
 
 def _part(name: str) -> int:
@@ -134,17 +186,3 @@ def _part(name: str) -> int:
     if "modules_to_save" in name or "trainable_tokens" in name:
         return 2
     return int("lora_B" in name or "lora_embedding_B" in name)
-
-
-def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
-    """Return the one_cycle factor on the learning rate after `step` steps.
-
-    It rises from `ONE_CYCLE_START` to 1 during the warm-up, then falls to `floor`, by cosines.
-    """
-    if step < warmup:
-        return _between(ONE_CYCLE_START, 1.0, step / warmup)
-    return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))
-
-
-def _between(start: float, end: float, share: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2

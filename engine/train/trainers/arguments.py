@@ -20,6 +20,8 @@ _SCHEDULES = {
     "polynomial": "polynomial",
     "wsd": "warmup_stable_decay",
     "one_cycle": "constant_with_warmup",
+    "exponential": "constant_with_warmup",
+    "step": "constant_with_warmup",
 }
 _OPTIMIZERS = {
     "adamw": "adamw_torch",
@@ -29,14 +31,11 @@ _OPTIMIZERS = {
     "lion": "lion_32bit",
     "lion_8bit": "lion_8bit",
     "paged_lion_8bit": "paged_lion_8bit",
-    "lamb": "adamw_torch",
-    "sgd": "sgd",
 }
-"""Names in transformers; `loop.optimizers` makes lamb and one_cycle, which it lacks."""
+"""Names in transformers; `loop.optimizer_kinds` makes the optimizers that it lacks, and
+`core.schedules` the schedules."""
 _WITH_FLOOR = {"linear": "polynomial", "cosine": "cosine_with_min_lr"}
 """Schedules that have another name in transformers if they end at a floor."""
-_DECAY_SHARE = 0.2
-"""Share of a wsd schedule in which the learning rate decays to zero."""
 
 
 def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, out: Path) -> Any:
@@ -79,7 +78,9 @@ def _optimizer(config: RunConfig, device: torch.device) -> str:
 
     AdamW is fused on a GPU and with `train.fast: static`, unless fp16 needs a loss scaler.
     """
-    name = _OPTIMIZERS[config.train.optimizer]
+    name = _OPTIMIZERS.get(config.train.optimizer)
+    if name is None:
+        return "adamw_torch"  # not used: `create_optimizer` makes the optimizer itself
     like_a_gpu = device.type == "cuda" or config.train.fast == "static"
     fused = like_a_gpu and not _precision(config, device)["fp16"]
     return f"{name}_fused" if fused and name == "adamw_torch" else name
@@ -95,10 +96,10 @@ def _schedule_arguments(train: TrainConfig, plan: StepPlan) -> dict[str, Any]:
         "cosine_with_restarts": {"num_cycles": train.schedule_cycles},
         "polynomial": {
             "lr_end": train.lr * floor,
-            "power": 2.0 if schedule == "polynomial" else 1.0,
+            "power": train.schedule_power if schedule == "polynomial" else 1.0,
         },
         "warmup_stable_decay": {
-            "num_decay_steps": max(1, round(plan.steps * _DECAY_SHARE)),
+            "num_decay_steps": max(1, round(plan.steps * train.schedule_decay)),
             "min_lr_ratio": floor,
         },
     }

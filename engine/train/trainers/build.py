@@ -10,8 +10,8 @@ from transformers import PrinterCallback, TrainingArguments
 
 from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
+from ...core.schedules import Factor
 from ...errors import ConfigError
-from ..loop.optimizers import Factor
 from ..patches import on_one_device
 from ..position import Position
 from .pairs import PairTrainer

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, UntypedStorage, nn
 
 from ..checkpoint.ema import WeightsEma
+from ..checkpoint.optimizer_state import live_tensors
 
 
 class DeviceOffload:
@@ -86,8 +87,7 @@ class DeviceOffload:
             yield parameter
             yield from _tensors_in(getattr(parameter, "quant_state", None))
         yield from self._model.buffers()
-        for state in self._trainer.optimizer.state.values():
-            yield from (v for v in state.values() if isinstance(v, Tensor) and not _paged(v))
+        yield from (v for v in live_tensors(self._trainer.optimizer) if not _paged(v))
         yield from self._trainer.kept_tensors
         if self._ema is not None:
             yield from self._ema.average.values()

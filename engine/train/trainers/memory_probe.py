@@ -20,7 +20,12 @@ from ...core.memory_watch import MemoryPlanCheck
 from ...data.batches.batch_source import Batch
 from ...errors import FttuiError, ModelError
 from ...model.load import recompute_all
-from ..checkpoint.optimizer_state import bare
+from ..checkpoint.optimizer_state import (
+    OptimizerState,
+    bare,
+    capture_optimizer,
+    restart_optimizer,
+)
 from ..checkpoint.rng import capture_rng, restore_rng
 
 
@@ -120,6 +125,7 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
     trained = [p for p in trainer.model.parameters() if p.requires_grad]
     trained += list(trainer.own_parameters.values())
     before = [p.detach().to("cpu", copy=True) for p in trained]
+    fresh = capture_optimizer(trainer.optimizer)
     rng = capture_rng()
     _reset_peak(device)
     try:
@@ -134,7 +140,7 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
         trainer.model.zero_grad(set_to_none=True)
         for parameter in trained:
             parameter.grad = None
-        _put_back(trainer, trained, before)
+        _put_back(trainer, trained, before, fresh)
         restore_rng(rng)
         _reset_peak(device)
 
@@ -168,8 +174,10 @@ def _update(trainer: Any) -> None:
         bare(trainer.optimizer).step()
 
 
-def _put_back(trainer: Any, trained: list[Tensor], before: list[Tensor]) -> None:
-    bare(trainer.optimizer).state.clear()
+def _put_back(
+    trainer: Any, trained: list[Tensor], before: list[Tensor], fresh: OptimizerState
+) -> None:
+    restart_optimizer(trainer.optimizer, fresh)
     with torch.no_grad():
         for parameter, value in zip(trained, before, strict=True):
             parameter.copy_(value)

@@ -116,6 +116,30 @@ def test_sound_configurations_pass(changes):
         ((STREAMED, {"checkpoint": {"per_epoch": 1}}), "checkpoint.per_epoch", "every"),
         (({"train": {"betas": [0.9, 0.95], "optimizer": "sgd"}},), "train.betas", "sgd"),
         (({"train": {"epsilon": 1e-6, "optimizer": "lion"}},), "train.epsilon", "lion"),
+        (({"train": {"momentum": 0.9}},), "train.momentum", "adamw does not have"),
+        (({"train": {"betas": [0.9, 0.95], "optimizer": "adan"}},), "train.betas", "adan"),
+        (({"train": {"optimizer": "galore"}},), "train.optimizer", "low rank already"),
+        (
+            (
+                {
+                    "train": {"optimizer": "apollo", "devices": 2},
+                    "adapter": {"kind": "none"},
+                    "model": {"quantize": "none"},
+                },
+            ),
+            "train.optimizer",
+            "drift apart",
+        ),
+        (({"train": {"projection": {"rank": 8}}},), "train.projection", "projects no gradients"),
+        (({"train": {"schedule": "exponential"}},), "train.lr_floor", "never reaches"),
+        (({"train": {"schedule": "step", "lr_floor": 0.1}},), "train.lr_floor", "step does not"),
+        (({"train": {"schedule_gamma": 0.5}},), "train.schedule_gamma", "schedule: step"),
+        (({"train": {"schedule_power": 3}},), "train.schedule_power", "schedule: polynomial"),
+        (
+            ({"train": {"lr_ratios": {"patterns": {"(": 2}}}},),
+            "train.lr_ratios.patterns",
+            "no regular expression",
+        ),
         (({"data": {"columns": {"prompt": []}}},), "data.columns", "empty list"),
         (
             (COSENT, {"train": {"batch": 1, "accumulate": 1}}),

@@ -213,7 +213,7 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
         (AXOLOTL, {"fsdp_config": {"a": 1}}, "fsdp_config"),
         (AXOLOTL, {"adapter": "ia3"}, "adapter"),
         (AXOLOTL, {"rl": "grpo"}, "rl"),
-        (AXOLOTL, {"optimizer": "muon"}, "optimizer"),
+        (AXOLOTL, {"optimizer": "lomo"}, "optimizer"),
         (AXOLOTL, {"lr_scheduler": "rex"}, "lr_scheduler"),
         (AXOLOTL, {"datasets": [{"path": "a", "type": "own.strategy"}]}, "datasets[0].type"),
         (AXOLOTL, {"datasets": "absent"}, "datasets"),

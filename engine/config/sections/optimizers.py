@@ -1,0 +1,163 @@
+"""The table of optimizers: where each comes from, what it keeps per weight, what it can be set to.
+
+One entry is one value of `train.optimizer`. Checks, memory plan, import of other tools' files and
+the builders of training read it here; no torch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from .train import TrainConfig
+
+Library = Literal["torch", "transformers", "bitsandbytes", "pytorch-optimizer"]
+
+SMALL_TENSOR = 4096
+"""Number of elements below which an 8-bit optimizer keeps its state in fp32."""
+PAGED_TENSOR = 100_000
+"""Number of elements from which a paged optimizer keeps its state in managed memory."""
+EIGHT_BITS = 1 + 4 / 256
+"""Bytes per value of an 8-bit state, with its constant of 4 bytes per block of 256."""
+
+
+@dataclass(frozen=True)
+class TrainedTensor:
+    """A trained weight as the memory plan knows it."""
+
+    shape: tuple[int, ...]
+    at_end: bool = False
+    """Whether it belongs to the embedding, the output head or the rows of new tokens."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class OptimizerKind:
+    """What is known of one optimizer before a run."""
+
+    library: Library
+    states: float
+    """Values of its state per element of a weight."""
+    bits: Literal[8, 32] = 32
+    paged: bool = False
+    """Whether the driver may move large parts of the state to the host."""
+    state_in_fp32: bool = False
+    """Whether the state is in fp32 for weights of any precision, and not in that of its weight."""
+    compensated: bool = False
+    """Whether weights in bf16 have one more state, which holds what rounding has cost them."""
+    betas: bool = False
+    """Whether `train.betas` is a setting of it."""
+    epsilon: bool = False
+    """Whether `train.epsilon` is a setting of it."""
+    momentum: bool = False
+    """Whether `train.momentum` is a setting of it."""
+    plain: bool = False
+    """Whether it has a state only with `train.momentum`."""
+    matrices_only: bool = False
+    """Whether it keeps `states` for the matrices of layers, and those of AdamW for the rest."""
+    projects: bool = False
+    """Whether it keeps its state for the projection of a matrix to `train.projection.rank`."""
+    at_random: bool = False
+    """Whether the projection is random, and so never of a lower rank than that."""
+
+    def state_bytes(self, tensor: TrainedTensor, weight_bytes: int, rank: int) -> float:
+        """Return the bytes of the state of one weight, without those that do not grow with it.
+
+        Args:
+            tensor: The weight.
+            weight_bytes: Bytes per element of the weight, 2 or 4.
+            rank: Rank of the projection, for the optimizers that project.
+        """
+        if self.bits == 8:
+            per_value = 4 if tensor.size < SMALL_TENSOR else EIGHT_BITS
+            return tensor.size * self.states * per_value
+        value = 4 if self.state_in_fp32 else weight_bytes
+        if self.projects and len(tensor.shape) == 2:
+            low, high = sorted(tensor.shape)
+            kept = rank if self.at_random else min(rank, low)
+            return value * (self.states * kept * high + kept * low)
+        states = self.states
+        if self.matrices_only and (tensor.at_end or len(tensor.shape) != 2):
+            states = 2
+        return value * tensor.size * (states + (self.compensated and weight_bytes == 2))
+
+    def is_paged(self, tensor: TrainedTensor) -> bool:
+        """Whether the driver may move the state of this weight to the host."""
+        return self.paged and tensor.size >= PAGED_TENSOR
+
+
+def _adam(library: Library = "pytorch-optimizer", states: float = 2) -> OptimizerKind:
+    return OptimizerKind(library, states, betas=True, epsilon=True)
+
+
+def _eight_bits(states: float, *, paged: bool, epsilon: bool) -> OptimizerKind:
+    return OptimizerKind("bitsandbytes", states, 8, paged=paged, betas=True, epsilon=epsilon)
+
+
+OPTIMIZERS: dict[str, OptimizerKind] = {
+    "adamw": _adam("torch"),
+    "adamw_8bit": _eight_bits(2, paged=False, epsilon=True),
+    "paged_adamw_8bit": _eight_bits(2, paged=True, epsilon=True),
+    "adafactor": OptimizerKind("transformers", 0, state_in_fp32=True),
+    "lion": OptimizerKind("bitsandbytes", 1, state_in_fp32=True, betas=True),
+    "lion_8bit": _eight_bits(1, paged=False, epsilon=False),
+    "paged_lion_8bit": _eight_bits(1, paged=True, epsilon=False),
+    "lamb": _adam(),
+    "sgd": OptimizerKind("torch", 1, momentum=True, plain=True),
+    "muon": OptimizerKind("torch", 1, betas=True, epsilon=True, momentum=True, matrices_only=True),
+    "lookahead": _adam("torch", 3),
+    "ranger": _adam(states=3),
+    "lars": OptimizerKind("pytorch-optimizer", 1, momentum=True),
+    "adan": OptimizerKind("pytorch-optimizer", 4, epsilon=True),
+    "ademamix": OptimizerKind("pytorch-optimizer", 3, epsilon=True),
+    "adopt": _adam(),
+    "stable_adamw": replace(_adam(), compensated=True),
+    "galore": replace(_adam(), projects=True),
+    "apollo": replace(_adam(), projects=True, at_random=True),
+}
+"""Every optimizer by its name in the configuration."""
+
+NOT_OFFERED = {
+    "sam": "it takes the gradient of each step at two places, but the guard judges, a rollback "
+    "repeats and CUDA graphs record one; pytorch-optimizer has it for a script of your own",
+    "sophia": "it differentiates the gradient again, which quantized weights, recomputed layers "
+    "and CUDA graphs do not allow; pytorch-optimizer has it for a script of your own",
+    "prodigy": "it estimates one rate for all parameter groups, whatever their ratios; measure a "
+    "rate with `fttui lr-find`",
+    "schedule_free": "it needs other weights in evaluations than in training; train.ema with "
+    "train.schedule: constant averages too",
+}
+"""Optimizers that people ask for and fttui does not have, each with the reason and a way out."""
+_OTHER_NAMES = {"sophiah": "sophia", "sophiag": "sophia", "asam": "sam", "gsam": "sam"}
+
+
+def why_not_offered(name: str) -> str:
+    """Return why an optimizer is not offered; empty if nothing is known of it."""
+    plain = name.lower().replace("-", "_")
+    plain = _OTHER_NAMES.get(plain, plain)
+    found = next((known for known in NOT_OFFERED if plain.startswith(known)), None)
+    return f"{name} is not offered: {NOT_OFFERED[found]}" if found else ""
+
+
+def state_bytes(
+    train: TrainConfig, tensors: Iterable[TrainedTensor], weight_bytes: int
+) -> tuple[float, float]:
+    """Return the bytes of the optimizer state of a run, and how many of them are paged.
+
+    Args:
+        train: Optimizer and its settings.
+        tensors: The trained weights.
+        weight_bytes: Bytes per element of a weight, 2 or 4.
+    """
+    kind = OPTIMIZERS[train.optimizer]
+    if kind.plain and not train.momentum:
+        return 0, 0
+    rank = train.projection.rank
+    sizes = [(kind.state_bytes(one, weight_bytes, rank), kind.is_paged(one)) for one in tensors]
+    return sum(size for size, _ in sizes), sum(size for size, paged in sizes if paged)

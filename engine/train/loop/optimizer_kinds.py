@@ -1,0 +1,170 @@
+"""The optimizers that transformers does not make, each built by one function of the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import AdamW, Muon, Optimizer
+
+from ...config.schema import TrainConfig
+from ...errors import ConfigError
+from ..patches import share_optimizer
+
+Groups = list[dict[str, Any]]
+Build = Callable[[Groups, TrainConfig, dict[str, Any]], Optimizer]
+"""Builds an optimizer from its parameter groups, the recipe, and the settings that were given."""
+
+LOOKAHEAD_STEPS, LOOKAHEAD_SHARE = 5, 0.5
+"""Steps between two synchronizations, and how far the slow weights then go towards the fast ones.
+
+Source: Zhang et al. 2019, "Lookahead Optimizer: k steps forward, 1 step back".
+"""
+PLAIN_MOMENTUM = 0.9
+"""Usual momentum of LARS."""
+
+
+def build_own(name: str, groups: Groups, recipe: TrainConfig) -> Optimizer:
+    """Return an optimizer of `OWN` over parameter groups.
+
+    Raises:
+        ConfigError: It is in a package that is not installed.
+    """
+    return OWN[name](groups, recipe, moments(recipe))
+
+
+def moments(recipe: TrainConfig) -> dict[str, Any]:
+    """Return betas, epsilon and momentum as arguments of an optimizer; None is left out."""
+    given = {"betas": recipe.betas, "eps": recipe.epsilon, "momentum": recipe.momentum}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _of_package(kind: str, *, projected: bool = False, **settings: Any) -> Build:
+    """Return the builder of an optimizer of pytorch-optimizer, with settings other than usual."""
+
+    def build(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
+        try:
+            package = import_module("pytorch_optimizer")
+        except ModuleNotFoundError as error:
+            if error.name != "pytorch_optimizer":
+                raise
+            raise ConfigError(
+                f"train.optimizer: {recipe.optimizer} is in the package pytorch-optimizer, which "
+                "is not installed; pip install 'fttui[optimizers]', or choose adamw"
+            ) from None
+        if projected:
+            groups = [{**group, **_projection(recipe)} for group in groups]
+        made: Optimizer = getattr(package, kind)(groups, lr=recipe.lr, **settings, **given)
+        return made
+
+    return build
+
+
+def _projection(recipe: TrainConfig) -> dict[str, Any]:
+    found = recipe.projection
+    return {
+        "rank": found.rank,
+        "update_proj_gap": found.every,
+        "scale": found.scale,
+        "projection_type": "std",
+    }
+
+
+def _muon(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
+    return MuonWithAdamW(groups, recipe.lr, **given)
+
+
+def _lookahead(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
+    return LookaheadAdamW(groups, lr=recipe.lr, **given)
+
+
+def _sgd(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
+    return torch.optim.SGD(groups, lr=recipe.lr, **given)
+
+
+OWN: dict[str, Build] = {
+    "sgd": _sgd,
+    "muon": _muon,
+    "lookahead": _lookahead,
+    # The LAMB of bitsandbytes has a trust ratio of zero for a zero matrix, which LoRA's B is at the
+    # start, so that B would never change. Clipping is left to `train.clip`.
+    "lamb": _of_package("Lamb", max_grad_norm=0.0),
+    "ranger": _of_package("Ranger"),
+    "lars": _of_package("LARS"),
+    "adan": _of_package("Adan", weight_decouple=True),
+    "ademamix": _of_package("AdEMAMix", weight_decouple=True),
+    "adopt": _of_package("ADOPT", weight_decouple=True),
+    "stable_adamw": _of_package("StableAdamW"),
+    "galore": _of_package("GaLore", projected=True),
+    "apollo": _of_package("APOLLO", projected=True, scale_type="channel"),
+}
+"""Builders by the name of the optimizer in the configuration."""
+
+
+class LookaheadAdamW(AdamW):
+    """AdamW whose weights return halfway to slow weights every `LOOKAHEAD_STEPS` steps."""
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the fast weights, and the slow ones if it is their turn."""
+        fresh = [(p, p.detach().clone()) for p in self._moved() if not self.state.get(p)]
+        loss = super().step(closure)
+        for weight, slow in fresh:
+            self.state[weight]["slow_weight"] = slow
+        with torch.no_grad():
+            for weight in self._moved():
+                state = self.state[weight]
+                if int(state["step"]) % LOOKAHEAD_STEPS == 0:
+                    slow = state["slow_weight"]
+                    weight.copy_(slow.lerp_(weight, LOOKAHEAD_SHARE))
+        return loss
+
+    def _moved(self) -> Iterable[Tensor]:
+        for group in self.param_groups:
+            yield from (p for p in group["params"] if p.grad is not None)
+
+
+class MuonWithAdamW(Optimizer):
+    """Muon for the matrices of layers, AdamW for all other weights; both have the same state.
+
+    The rates of Muon are matched to those of AdamW, so that one learning rate fits both.
+    Source: Liu et al. 2025, "Muon is Scalable for LLM Training".
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        lr: float,
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        momentum: float = 0.95,
+    ) -> None:
+        self._make: dict[bool, Callable[[Groups], Optimizer]] = {
+            True: lambda own: Muon(
+                own, lr, weight_decay=0.0, momentum=momentum, adjust_lr_fn="match_rms_adamw"
+            ),
+            False: lambda own: AdamW(own, lr, betas, eps, weight_decay=0.0),
+        }
+        self._parts: dict[bool, Optimizer] = {}
+        super().__init__(groups, {})
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add weights to one of the two optimizers; those without the key `matrices` get AdamW."""
+        part = bool(param_group.setdefault("matrices", False))
+        if part in self._parts:
+            self._parts[part].add_param_group(param_group)
+        else:
+            self._parts[part] = self._make[part]([param_group])
+        super().add_param_group(param_group)
+
+    def step(self, closure: Any = None) -> Any:
+        """Update the weights of both optimizers, with the groups and the state of this one."""
+        if closure is not None:
+            raise TypeError("a closure is not supported; compute the gradients before the step")
+        for part, optimizer in self._parts.items():
+            own = [group for group in self.param_groups if group["matrices"] is part]
+            share_optimizer(optimizer, own, self.state)
+            optimizer.step()
