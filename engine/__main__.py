@@ -47,6 +47,7 @@ from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
+from .train.node_start import agreed_start, ended_before, facts_of, record_node_end
 from .train.session_start import SessionStart
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
@@ -139,10 +140,13 @@ def _session(
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
-    if attempt.repeated and history.status.exit_code is not None:
+    ended_with = history.status.exit_code if attempt.repeated else None
+    if ended_with is None and attempt.repeated:
+        ended_with = ended_before(run)
+    if ended_with is not None:
         # The attempt before reported its end, so it did not crash: an error would repeat, and a
         # stop was requested.
-        return history.status.exit_code
+        return ended_with
     control_seq = 0
     if journal_writer:
         with ControlReader(run) as reader:
@@ -168,6 +172,8 @@ def _session(
     if journal_writer is not None:
         ended = _end(start, journal_writer, event_log, ended, unanswered)
         signals.end_with(ended.exit_code)
+    elif not _restarts(ended, attempt):
+        record_node_end(run, ended.exit_code)
     if early:
         logging.shutdown()
         signals.leave(ended.exit_code)  # threads of a library may still load
@@ -318,7 +324,9 @@ def _train(
     with compile_deferred():
         from .train.session import train
 
-    place = take_place(read_resolved(run.config).train.collective_timeout_s)
+    timeout_s = read_resolved(run.config).train.collective_timeout_s
+    place = take_place(timeout_s, facts_of(start))
+    start = agreed_start(start, place.every)
     with _watched_ranks(run, event_log, place, start.attempt, early):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
@@ -343,16 +351,21 @@ def _watched_ranks(
     Raises:
         TrainingFailed: training failed because another rank died.
     """
+    from .train.distributed.node_heartbeat import NodeHeartbeat
+    from .train.distributed.place import own_connection
     from .train.distributed.rank_watchdog import RankWatchdog
 
     def lost(rank: int) -> None:
         if early.another_rank_stopped():
             early.leave()
-        ended = _failed(run, _lost_rank(run, rank), TrainingFailed.exit_code)
+        ended = _failed(run, _lost_rank(run, rank, place), TrainingFailed.exit_code)
         _record_end(run, event_log, ended, attempt)
         event_log.close()
 
     watch = RankWatchdog(place.rank, place.world_size, lost, TrainingFailed.exit_code)
+    heartbeat = NodeHeartbeat(
+        own_connection, place.nodes, lambda node: watch.handle_loss(place.first_rank_of(node))
+    )
     try:
         yield
         watch.say_goodbye()
@@ -363,10 +376,14 @@ def _watched_ranks(
         rank = watch.take_over(_NOTICED_IN_S)
         if rank is None or isinstance(error, FttuiError):
             raise
-        raise TrainingFailed(_lost_rank(run, rank)) from error
+        raise TrainingFailed(_lost_rank(run, rank, place)) from error
+    finally:
+        heartbeat.end()
 
 
-def _lost_rank(run: RunDirectory, rank: int) -> str:
+def _lost_rank(run: RunDirectory, rank: int, place: RankPlace) -> str:
+    if elsewhere := place.elsewhere(rank):
+        return f"rank {rank} {elsewhere} is lost: its process ended or the network is cut"
     tail = last_lines(run.logs / f"rank-{rank}.log", 1)
     return (
         f"rank {rank} died{f'; the last line of its log: {tail[0]}' if tail else ''} "

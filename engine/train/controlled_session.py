@@ -34,6 +34,7 @@ from .control.profiling import NoProfiler, Profiler
 from .control.settings_store import load_desired, store_desired
 from .control.step_replay import NoReplay, OnRequest
 from .distributed.agreement import Agreement
+from .distributed.nodes import ONE_NODE, NodePlace
 from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter
 from .loop.step_conclusion import Flow, StepConclusion
@@ -81,6 +82,7 @@ class SessionParts:
     """Hashes of the run's model and data; None on ranks other than 0."""
     after_update: Sequence[Callable[[], None]] = ()
     """Functions to call after each update that has changed the weights."""
+    nodes: NodePlace = ONE_NODE
     finishes: bool = True
     """Whether the run ends with an evaluation and a checkpoint; a watched script has its own."""
 
@@ -116,7 +118,12 @@ class ControlledSession:
             refuses=trainer.refuses,
         )
         checkpointer = Checkpointer(
-            parts.run, trainer.state, parts.agreement, parts.incarnation, parts.identity
+            parts.run,
+            trainer.state,
+            parts.agreement,
+            parts.incarnation,
+            parts.identity,
+            parts.nodes,
         )
         on_request = self._on_request(parts, checkpointer)
         self._executor = CommandExecutor(

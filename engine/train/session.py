@@ -31,7 +31,7 @@ from ..data.cache.hashes import dataset_revision
 from ..data.cache.token_cache import TokenCache
 from ..data.dataset import ExampleSets, load_examples
 from ..data.streams import stream_batches
-from ..errors import DataError
+from ..errors import DataError, ModelError
 from ..model.adapter.initial import initialize_eva
 from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model
@@ -59,6 +59,7 @@ from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .monitoring.sample_preview import SamplePreview
 from .monitoring.stream_findings import StreamFindings
+from .node_content import data_digest, require_same_on_nodes, weights_digest
 from .objectives.evaluator import Evaluator
 from .objectives.row_losses import RowLossComputer
 from .session_start import SessionStart
@@ -129,6 +130,7 @@ def train(
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_plan_check(planned),
         identity=identity,
+        nodes=place.nodes,
         after_update=after_update(setup, source, ema, event_log),
     )
     session = ControlledSession(parts)
@@ -183,6 +185,8 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
     config = read_resolved(start.run.config)
     agreement = agreement_of(place.rank, place.world_size)
     loaded = load_model(config, place.device, event_log.progress)
+    if place.nodes.several:
+        require_same_on_nodes(agreement, "base weights", weights_digest(loaded.model), ModelError)
     accepted = start.resume is not None
     examples = load_examples(
         config,
@@ -192,6 +196,8 @@ def load(start: SessionStart, place: RankPlace, event_log: EventLog) -> Setup:
         cache=TokenCache(),
         limits=limits_of(loaded.model.config),
     )
+    if place.nodes.several:
+        require_same_on_nodes(agreement, "training data", data_digest(examples), DataError)
     if config.adapter.init == "eva" and start.resume is None and not config.adapter.continues:
         begin_with_inputs(config, loaded, examples, place)
     if place.rank == 0:
@@ -444,7 +450,9 @@ def facts_before(
         ModelError: the longest batch does not fit into the memory of the GPU.
     """
     config, place, examples = setup.config, setup.place, setup.examples
-    ranks = f"{trainer.accelerator.num_processes} of {config.train.devices}"
+    ranks = f"{trainer.accelerator.num_processes} of {config.train.ranks}"
+    if config.train.nodes > 1:
+        ranks += f" on {config.train.nodes} nodes"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts

@@ -31,6 +31,7 @@ WRITERS = {
     "engine/followers/trackers/sinks/tensorboard.py": "truncates its own file by descriptor",
     "engine/model/files/package_model.py": "the cache of the user",
     "engine/telemetry/logs.py": "logs of a run folder, which was checked for links before",
+    "engine/train/checkpoint/node_files.py": "a checkpoint folder that was just made",
     "engine/train/checkpoint/training_state.py": "a checkpoint folder that was just made",
     "engine/train/journal_writer.py": "reserves space in its own file by descriptor",
     "engine/train/monitoring/profiler.py": "traces in a run folder, checked for links before",

@@ -12,10 +12,12 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
+from ..connection.nodes import JOIN_S
 from .attach import open_app, require_terminal
 from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.extras import require_trackers
+from .preflight.node_options import add_nodes, launch_of, require_launch
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from fttui.engine.run.run_dir import RunDirectory
 
     from ..connection.engine_process import StartedEngine
+    from ..connection.nodes import NodeLaunch
 
 _ENGINE_STARTS_IN_S = 180.0
 
@@ -49,6 +52,7 @@ def add_commands(commands: Commands) -> None:
     run.add_argument("--name", metavar="N", help="name of the run")
     run.add_argument("--max-steps", metavar="N", help="number of optimizer steps (train.steps)")
     run.add_argument("--devices", metavar="N", help="number of devices (train.devices)")
+    add_nodes(run)
     run.add_argument(
         "--force", action="store_true", help="start even if the run does not fit by the estimate"
     )
@@ -64,9 +68,12 @@ def add_commands(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_training_packages("fttui run")
+    launch = launch_of(options)
+    if launch and not launch.leads:
+        return _run_node(options, launch)
     if not options.headless:
         require_terminal("without one, use --headless")
-    engine = _resumed(options) if options.resume else _started(options)
+    engine = _resumed(options, launch) if options.resume else _started(options, launch)
     if options.headless:
         from .headless import follow
 
@@ -74,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         return follow(engine, say)
     say(f"starting {engine.run.id} …")
     try:
-        engine.wait_until_served(_ENGINE_STARTS_IN_S)
+        engine.wait_until_served(_ENGINE_STARTS_IN_S + (JOIN_S if launch else 0))
     except KeyboardInterrupt:
         say(f"training continues; attach with: fttui attach {quote(engine.run.id)}")
         say(f"stop it with: fttui ctl {quote(engine.run.id)} stop")
@@ -82,7 +89,35 @@ def _run(options: argparse.Namespace) -> int:
     return open_app(engine.run)
 
 
-def _started(options: argparse.Namespace) -> StartedEngine:
+def _run_node(options: argparse.Namespace, launch: NodeLaunch) -> int:
+    """Start and wait for the ranks of a node other than that of rank 0.
+
+    Raises:
+        ConfigError: a run is to be resumed, whose folder is on the node of rank 0.
+    """
+    from fttui.engine.config.load import read_resolved
+
+    from .node import follow_node, nodes_root
+
+    if options.resume:
+        raise ConfigError(
+            "got --resume on a node whose rank is not 0; the run is on node 0: give --resume "
+            "there, and start the other nodes with the configuration"
+        )
+    engine = _started(options, launch, nodes_root(runs_root(options.runs_dir)))
+    return follow_node(engine, launch, read_resolved(engine.run.config).train.devices, say)
+
+
+def _started(
+    options: argparse.Namespace, launch: NodeLaunch | None, folder: Path | None = None
+) -> StartedEngine:
+    """Check the configuration and start a new run.
+
+    Args:
+        options: the command line.
+        launch: the place of this node among several; None if the run has only this one.
+        folder: where the run folder is made; None for the folder with the runs.
+    """
     from fttui.engine.run.identity.trusted_code import record_consent
 
     from ..connection.engine_process import new_run, start_engine
@@ -106,13 +141,14 @@ def _started(options: argparse.Namespace) -> StartedEngine:
         runs_dir=options.runs_dir,
         plain=options.headless,
     )
-    record_consent(loaded.config)
-    run = new_run(root, options.config, loaded, overrides)
     train = loaded.config.train
-    return start_engine(run, train.devices, restarts=train.restarts)
+    require_launch(train.nodes, launch)
+    record_consent(loaded.config)
+    run = new_run(folder or root, options.config, loaded, overrides)
+    return start_engine(run, train.devices, restarts=train.restarts, launch=launch)
 
 
-def _resumed(options: argparse.Namespace) -> StartedEngine:
+def _resumed(options: argparse.Namespace, launch: NodeLaunch | None) -> StartedEngine:
     from fttui.engine.config.earlier import read_as_before
     from fttui.engine.config.load import data_keys, parse_resolved, read_config, with_config
     from fttui.engine.config.memory.planning import with_earlier_decisions
@@ -142,15 +178,17 @@ def _resumed(options: argparse.Namespace) -> StartedEngine:
         require_consent(
             loaded.config, options.trust_code, f"fttui run --resume {quote(options.resume)}"
         )
+        train = loaded.config.train
+        require_launch(train.nodes, launch)
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
-        train = loaded.config.train
         engine = start_engine(
             run,
             train.devices,
             checkpoint,
             restarts=train.restarts,
             options=["--accept-changed", ",".join(sorted(accept))] if accept else [],
+            launch=launch,
         )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
@@ -194,6 +232,7 @@ def _overrides(options: argparse.Namespace) -> list[str]:
         "name": options.name,
         "train.steps": options.max_steps,
         "train.devices": options.devices,
+        "train.nodes": options.nodes,
     }
     named = [f"{key}={value}" for key, value in short.items() if value is not None]
     return [*options.overrides, *named]

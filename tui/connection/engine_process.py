@@ -26,6 +26,8 @@ from fttui.engine.run.run_index import summarize
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
 
+    from .nodes import NodeLaunch
+
 _POLL_S = 0.05
 _OF_A_LAUNCHER = frozenset(
     {
@@ -185,6 +187,7 @@ def start_engine(
     program: str = "fttui.engine",
     restarts: int = 0,
     options: Sequence[str] = (),
+    launch: NodeLaunch | None = None,
 ) -> StartedEngine:
     """Start the engine in its own process session, so that closing the terminal cannot end it.
 
@@ -197,11 +200,12 @@ def start_engine(
         program: the Python module to run.
         restarts: how often torchrun restarts all ranks after one has failed.
         options: further arguments of the module.
+        launch: the place of this node among several; None if the run has only this one.
 
     Raises:
         OSError: the log cannot be opened, or no process can be started.
     """
-    command = [*_launcher(devices, restarts), "-m", program, str(run.path), *options]
+    command = [*_launcher(devices, restarts, launch), "-m", program, str(run.path), *options]
     if checkpoint is not None:
         command += ["--from", checkpoint]
     before = read_engine(run)
@@ -219,7 +223,11 @@ def start_engine(
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            env={"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S, **_own_environment()},
+            env={
+                "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S,
+                **(launch.environment if launch else {}),
+                **_own_environment(),
+            },
         )
     return StartedEngine(run, process, before, journal.offset)
 
@@ -258,8 +266,9 @@ def start_lock(run: RunDirectory) -> Iterator[None]:
         yield
 
 
-def _launcher(devices: int, restarts: int) -> list[str]:
-    if devices == 1 and not restarts:
+def _launcher(devices: int, restarts: int, launch: NodeLaunch | None) -> list[str]:
+    if devices == 1 and not restarts and launch is None:
         return [sys.executable]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
+    where = launch.arguments if launch else ["--standalone"]
+    torchrun = ["-m", "torch.distributed.run", *where, "--nproc-per-node", str(devices)]
     return [sys.executable, *torchrun, "--max-restarts", str(restarts)]

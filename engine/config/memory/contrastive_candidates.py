@@ -12,7 +12,7 @@ still makes the task notably harder there, and retrieval models are trained with
 
 def pairs_at_once(config: RunConfig) -> int:
     """Return the number of pairs in one micro-batch of all ranks that share candidates."""
-    return config.train.batch * (config.train.devices if config.contrastive.cross_device else 1)
+    return config.train.batch * (config.train.ranks if config.contrastive.cross_device else 1)
 
 
 def hard_negatives_used(config: RunConfig) -> int:
@@ -54,7 +54,7 @@ def candidate_facts(config: RunConfig) -> dict[str, str]:
     if config.task != "contrastive" or config.contrastive.kind == "cosine":
         return {}
     ahead = uses_gradcache(config)
-    ranks = config.train.devices if config.contrastive.cross_device else 1
+    ranks = config.train.ranks if config.contrastive.cross_device else 1
     parts = [
         f"batch of {config.train.batch}",
         f"{config.train.accumulate} micro-batches (GradCache)" if ahead else "",

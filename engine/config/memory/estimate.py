@@ -167,7 +167,7 @@ def estimate_memory(
     optimizer, paged = state_bytes(config.train, adapters, formats.adapter)
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
     # DDP keeps a second copy of the gradients; fast mode does not use it.
-    copies = 2 if config.train.devices > 1 and not graphs else 1
+    copies = 2 if config.train.ranks > 1 and not graphs else 1
     moment = MicroBatchShape(
         config,
         arch,

@@ -194,7 +194,10 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     seed: Seed = 0
     """Seed of data order, of the initial weights of adapters, and of dropout."""
     devices: Count = 1
-    """Number of processes, one per device; torchrun starts them when there are several."""
+    """Number of processes of a node, one per device; torchrun starts them when there are
+    several."""
+    nodes: Count = 1
+    """Number of machines that train together; `fttui run` is started on each of them."""
     restarts: CountOrZero = 0
     """How often the processes are restarted from the last checkpoint after a crash."""
     collective_timeout_s: Positive = 600.0
@@ -214,6 +217,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     average is used for evaluations, samples and exports; checkpoints hold it too."""
     early_stop: EarlyStopConfig | None = None
     """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of processes on all nodes."""
+        return self.nodes * self.devices
 
     @property
     def recomputes(self) -> bool:

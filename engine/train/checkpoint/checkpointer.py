@@ -18,8 +18,10 @@ from ...run.files import free_bytes
 from ...run.identity.run_identity import RunIdentity
 from ...run.run_dir import RunDirectory
 from ..distributed.agreement import Agreement, attempt
+from ..distributed.nodes import ONE_NODE, NodePlace
 from .counters import Counters
 from .exact_state import ExactState
+from .node_files import Files, NodeFiles, write_files, written_files
 
 _SPARE = 1.2
 """Free space required, as a multiple of the size of the last checkpoint."""
@@ -58,8 +60,11 @@ class Checkpointer:
         agreement: Agreement,
         incarnation: int,
         identity: RunIdentity | None = None,
+        nodes: NodePlace = ONE_NODE,
     ) -> None:
         self.ledger = CheckpointStore(run)
+        self._remote = nodes.remote
+        self._files = NodeFiles(self.ledger, agreement, nodes)
         self._incarnation = incarnation
         self._names: set[str] = set()
         """Names this process has used; never reused, even after retention removes a checkpoint."""
@@ -91,12 +96,15 @@ class Checkpointer:
         started = time.monotonic()
         name = self._fresh_name(counters.step, timeline)
         folder = self.ledger.path(name)
-        errors = self._agreement.errors(attempt(lambda: self._write(folder, counters)))
+        own: Files = {}
+        errors = self._agreement.errors(attempt(lambda: self._write(folder, counters, own)))
         manifest = None
         if not errors:
+            sent = self._files.collect(own)
             draft = self._draft(name, counters, facts, timeline)
             sealed: list[Manifest] = []
-            errors = self._agreement.errors(attempt(lambda: self._seal(folder, draft, sealed)))
+            seal = functools.partial(self._seal, folder, draft, sent, sealed)
+            errors = self._agreement.errors(attempt(seal))
             manifest = sealed[0] if sealed else draft
         if errors:
             if self._agreement.rank == 0:
@@ -119,8 +127,12 @@ class Checkpointer:
             self._names.add(name)
         return self._agreement.share(name.encode()).decode()
 
-    def _write(self, folder: Path, counters: Counters) -> None:
+    def _write(self, folder: Path, counters: Counters, own: Files) -> None:
+        """Write the state of this rank to the checkpoint, or, on another node, into `own`."""
         rank = self._agreement.rank
+        if self._remote:
+            own |= written_files(lambda target: self._state.save_own(target, rank))
+            return
         if rank == 0:
             self._require_space()
         self.ledger.make_folder(folder.name)
@@ -154,9 +166,10 @@ class Checkpointer:
             **facts,
         )
 
-    def _seal(self, folder: Path, draft: Manifest, sealed: list[Manifest]) -> None:
+    def _seal(self, folder: Path, draft: Manifest, sent: Files, sealed: list[Manifest]) -> None:
         if self._agreement.rank != 0:
             return
+        write_files(folder, sent)
         number = self.ledger.next_number()
         manifest = msgspec.structs.replace(draft, number=number, files=seal_files(folder))
         sealed.append(self._identified(manifest))
@@ -193,6 +206,10 @@ class Checkpointer:
                 `ContentChanged` if model or data are not those of the checkpoint.
             TrainingFailed: the ranks have restored different states.
         """
+        with self._files.copied(wanted) as name:
+            return self._restore(name)
+
+    def _restore(self, wanted: str) -> tuple[Manifest, Counters]:
         found: tuple[Manifest, Any] | None = None
         error: CheckpointError | None = None
         try:
@@ -224,8 +241,8 @@ class Checkpointer:
             listed = ", ".join(f"rank {rank}: {p.hex()[:8]}" for rank, p in enumerate(prints))
             raise TrainingFailed(
                 f"after restoring {name} the ranks hold different states ({listed}), so the run "
-                "ends; its checkpoints are unchanged: make sure that every rank reads the same run "
-                "folder, then resume"
+                "ends; its checkpoints are unchanged: make sure that the ranks of a node read the "
+                "same run folder, then resume"
             )
 
     def _check(self, manifest: Manifest) -> None:

@@ -2,8 +2,8 @@
 
 Rank 0 and every other rank hold an open receive from each other on a separate group. The receive
 completes if the peer sends its goodbye, and fails at once if the process of the peer dies and its
-sockets close. A host that loses its network closes no socket; the timeout of the agreement detects
-that case.
+sockets close. A host that loses its network closes no socket; the heartbeat of its node, or else
+the timeout of the agreement, detects that case.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ class RankWatchdog:
             receive.wait()
         except RuntimeError:
             if not self._said_goodbye:
-                self._handle_loss(peer)
+                self.handle_loss(peer)
 
-    def _handle_loss(self, peer: int) -> None:
+    def handle_loss(self, peer: int) -> None:
         """Record a lost rank; end this process unless `take_over` is called within `_GRACE_S`."""
         self.lost = peer if self.lost is None else self.lost
-        log.error("rank %d is lost: its process has ended", peer)
+        log.error("rank %d is lost", peer)
         self._noticed.set()
         deadline = time.monotonic() + _GRACE_S
         while time.monotonic() < deadline:

@@ -58,21 +58,21 @@ def build_trainer(
         trainer = kind(config, args=args, **common)
     else:
         trainer = text_trainer(config, tokenizer, arguments, common)
-    require_ranks(trainer.accelerator.num_processes, config.train.devices)
+    require_ranks(trainer.accelerator.num_processes, config.train.ranks)
     trainer.choose_forward(config, int(tokenizer.pad_token_id), log)
     trainer.remove_callback(PrinterCallback)
     return trainer
 
 
 def require_ranks(got: int, asked: int) -> None:
-    """Refuse to train on another number of ranks than `train.devices`.
+    """Refuse to train on another number of ranks than `train.devices` on `train.nodes`.
 
     Raises:
         ConfigError: the numbers differ.
     """
     if got != asked:
         raise ConfigError(
-            f"train.devices asks for {asked} rank{'s' * (asked != 1)}, but {got} started; start "
-            f"with `fttui run`, or with torchrun --nproc-per-node {asked}, or set train.devices: "
-            f"{got}"
+            f"train.devices and train.nodes ask for {asked} rank{'s' * (asked != 1)}, but {got} "
+            "started; start with `fttui run`, or let torchrun start as many processes, or change "
+            "these keys"
         )

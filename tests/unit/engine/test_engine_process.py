@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from fttui.engine.__main__ import _announce, _lost_rank, _record_end, explain
 from fttui.engine.errors import DataError, TrainingFailed
@@ -14,6 +15,7 @@ from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.processes.marks import read_engine_status
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.elastic import LaunchAttempt
+from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.session_start import SessionStart
 from tests.support.engine_double import make_run
@@ -84,9 +86,10 @@ def test_an_unexpected_error_is_one_line_with_the_next_step(error: Exception, wo
 
 def test_a_lost_rank_is_named_with_the_last_line_of_its_log(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    assert _lost_rank(run, 2).startswith("rank 2 died (details: logs/rank-2.log")
+    place = RankPlace(0, 3, torch.device("cpu"))
+    assert _lost_rank(run, 2, place).startswith("rank 2 died (details: logs/rank-2.log")
     (run.logs / "rank-2.log").write_text("first\nkilled by the host\n")
-    assert _lost_rank(run, 2).startswith(
+    assert _lost_rank(run, 2, place).startswith(
         "rank 2 died; the last line of its log: killed by the host (details:"
     )
 

@@ -22,11 +22,12 @@ def course(config: RunConfig) -> Iterator[str]:
     from fttui.engine.config.step_plan import warmup_steps
 
     train = config.train
-    per_step = train.batch * train.accumulate * train.devices
+    per_step = train.batch * train.accumulate * train.ranks
     unit = "pairs" if config.task in ("contrastive", "dpo", "reward") else "sequences"
     yield (
         f"step: {per_step} {unit} = batch {train.batch} × accumulate {train.accumulate} "
-        f"× {train.devices} {'device' if train.devices == 1 else 'devices'}"
+        f"× {train.ranks} {'device' if train.ranks == 1 else 'devices'}"
+        + (f" on {train.nodes} nodes" if train.nodes > 1 else "")
     )
     if train.steps is None:
         epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
@@ -82,7 +83,7 @@ def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
     of the optimizer.
     """
     average = config.train.ema > 0
-    each = estimate.gradients // (2 if config.train.devices > 1 and not estimate.graphs else 1)
+    each = estimate.gradients // (2 if config.train.ranks > 1 and not estimate.graphs else 1)
     each = each * (1 + average) + estimate.optimizer
     kept = config.checkpoint.keep
     return f"checkpoints: about {size(each)} each, {size(each * kept)} for the newest {kept}"

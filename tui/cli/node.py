@@ -1,0 +1,68 @@
+"""A node other than that of rank 0: its ranks are started and waited for; it has no app."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from fttui.engine.errors import TrainingFailed
+from fttui.engine.run.files import last_lines
+from fttui.engine.train.node_start import ended_before
+
+from .headless import Interrupts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..connection.engine_process import StartedEngine
+    from ..connection.nodes import NodeLaunch
+
+_POLL_S = 0.2
+_LOG_LINES = 15
+
+
+def nodes_root(root: Path) -> Path:
+    """Return the folder, beside the runs, of what runs of other nodes have on this one."""
+    return root / ".nodes"
+
+
+def follow_node(
+    engine: StartedEngine, launch: NodeLaunch, devices: int, say: Callable[[str], None]
+) -> int:
+    """Wait until the ranks of this node end, and return the exit code of the run.
+
+    Raises:
+        TrainingFailed: they failed; the text has the end of their log, and the exit code is theirs.
+    """
+    first = launch.node * devices
+    ranks = f"rank {first}" if devices == 1 else f"ranks {first} to {first + devices - 1}"
+    say(f"node {launch.node} of {launch.nodes}: {ranks}; logs in {engine.run.logs}")
+    say(f"the run itself is on {launch.host}: fttui attach {quote(launch.host + ':')}")
+    interrupts = Interrupts(engine)
+    try:
+        while engine.process.poll() is None:
+            for line in interrupts.news():
+                say(line)
+            with suppress(subprocess.TimeoutExpired):
+                engine.process.wait(_POLL_S)
+    finally:
+        interrupts.restore()
+    return _exit_code(engine)
+
+
+def _exit_code(engine: StartedEngine) -> int:
+    code = engine.process.returncode
+    if code in (0, -signal.SIGINT):
+        return 0
+    recorded = ended_before(engine.run) or TrainingFailed.exit_code
+    tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
+    error = TrainingFailed(
+        f"the ranks of this node ended with exit code {code}; the end of {engine.run.engine_log}:\n"
+        f"{tail}"
+    )
+    error.exit_code = recorded
+    raise error
