@@ -38,6 +38,7 @@ from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
+from .run.processes.node_end import record_node_end, recorded_node_end
 from .run.run_dir import RunDirectory, resume_command
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
@@ -45,9 +46,10 @@ from .train.control.run_end import accepted_since, end_run
 from .train.control.stop_notice import StopNotice
 from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
+from .train.distributed.nodes import NodePlace
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
-from .train.node_start import agreed_start, ended_before, facts_of, record_node_end
+from .train.node_start import agreed_start, facts_of
 from .train.session_start import SessionStart
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
@@ -142,7 +144,7 @@ def _session(
     history = _history(run, journal_writer, attempt)
     ended_with = history.status.exit_code if attempt.repeated else None
     if ended_with is None and attempt.repeated:
-        ended_with = ended_before(run)
+        ended_with = recorded_node_end(run)
     if ended_with is not None:
         # The attempt before reported its end, so it did not crash: an error would repeat, and a
         # stop was requested.
@@ -172,7 +174,7 @@ def _session(
     if journal_writer is not None:
         ended = _end(start, journal_writer, event_log, ended, unanswered)
         signals.end_with(ended.exit_code)
-    elif not _restarts(ended, attempt):
+    elif NodePlace.of(os.environ).remote and not _restarts(ended, attempt):
         record_node_end(run, ended.exit_code)
     if early:
         logging.shutdown()

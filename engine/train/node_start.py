@@ -9,19 +9,14 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-import msgspec
 import yaml
 
 from ..config.load import read_config
-from ..run.folder.open_folder import read_plain
-from ..run.run_dir import SMALL_FILE_BYTES, RunDirectory
 from .distributed.nodes import NodePlace, RankFacts, require_same
 from .session_start import SessionStart
 
 COMPARED = ("fttui", "torch", "transformers", "peft", "trl", "bitsandbytes")
 """Packages whose versions must be the same on all nodes."""
-_END = "node-end.json"
-"""File in the run folder of a node other than that of rank 0, which has no journal."""
 
 
 def facts_of(start: SessionStart) -> RankFacts | None:
@@ -71,22 +66,3 @@ def agreed_start(start: SessionStart, every: Sequence[RankFacts]) -> SessionStar
     if NodePlace.of(os.environ).remote:
         start.run.write(start.run.config, first.resolved.encode())
     return replace(start, resume=first.resume, accept_changed=frozenset(first.accept_changed))
-
-
-def record_node_end(run: RunDirectory, exit_code: int) -> None:
-    """Record how a rank of another node than that of rank 0 ended, for torchrun's next attempt.
-
-    Nothing is recorded on the node of rank 0, whose journal has the end, nor if that fails: then
-    the next attempt waits in vain for the other nodes, and says so.
-    """
-    if NodePlace.of(os.environ).remote:
-        with suppress(OSError):
-            run.write(run.path / _END, msgspec.json.encode(exit_code))
-
-
-def ended_before(run: RunDirectory) -> int | None:
-    """Return the exit code that an earlier attempt of this node recorded, or None."""
-    try:
-        return msgspec.json.decode(read_plain(run.path / _END, SMALL_FILE_BYTES), type=int)
-    except (OSError, msgspec.DecodeError):
-        return None

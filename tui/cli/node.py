@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import TrainingFailed
 from fttui.engine.run.files import last_lines
-from fttui.engine.train.node_start import ended_before
+from fttui.engine.run.processes.node_end import recorded_node_end
 
 from .headless import Interrupts
 
@@ -58,7 +58,7 @@ def _exit_code(engine: StartedEngine) -> int:
     code = engine.process.returncode
     if code in (0, -signal.SIGINT):
         return 0
-    recorded = ended_before(engine.run) or TrainingFailed.exit_code
+    recorded = recorded_node_end(engine.run) or TrainingFailed.exit_code
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
     error = TrainingFailed(
         f"the ranks of this node ended with exit code {code}; the end of {engine.run.engine_log}:\n"

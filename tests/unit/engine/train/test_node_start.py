@@ -1,4 +1,4 @@
-"""What a rank of another node takes from rank 0, and how it remembers its end."""
+"""What a rank of another node takes from rank 0, and how the end of its node is recorded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from fttui.engine.run.journal_summary import summarize_journal
+from fttui.engine.run.processes.node_end import record_node_end, recorded_node_end
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.engine.train.node_start import agreed_start, ended_before, facts_of, record_node_end
+from fttui.engine.train.node_start import agreed_start, facts_of
 from fttui.engine.train.session_start import SessionStart
 from tests.support.engine_double import make_run
 
@@ -47,12 +48,10 @@ def test_another_node_takes_checkpoint_and_decisions_of_rank_0(
     assert start.run.config.read_text() == decided
 
 
-def test_only_another_node_remembers_its_end_in_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_end_of_a_node_is_read_as_it_was_recorded(tmp_path: Path) -> None:
     run = make_run(tmp_path)
+    assert recorded_node_end(run) is None
     record_node_end(run, 2)
-    assert ended_before(run) is None
-    monkeypatch.setenv("GROUP_RANK", "1")
-    record_node_end(run, 2)
-    assert ended_before(run) == 2
+    assert recorded_node_end(run) == 2
+    (run.path / "node-end.json").write_text("no number")
+    assert recorded_node_end(run) is None
