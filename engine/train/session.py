@@ -110,7 +110,6 @@ def train(
     monitor = monitor_of(setup, start, trainer, event_log)
     queue = CommandQueue(start.run, setup.agreement, signals, event_log.folder_losses)
     source, control = open_data(setup, start, event_log, queue, monitor)
-
     planned = memory_probe.planned_of(setup.config, trainer)
     ema = build_ema(setup)
     controlled = engine_trainer(setup, trainer, source, ema, event_log)
@@ -136,13 +135,13 @@ def train(
     session = ControlledSession(parts)
 
     def begin() -> None:
-        terms = planned.terms() if planned else {}
         facts = facts_before(setup, trainer, planned, parts.memory_plan)
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
         facts |= record_accepted(identity, event_log)
-        known = replace(started, planned_bytes=terms, quarantine=list(control.settings.quarantine))
+        terms, kept_out = planned.terms() if planned else {}, list(control.settings.quarantine)
+        known = replace(started, planned_bytes=terms, quarantine=kept_out)
         event_log.record(describe(known, setup, resumed, facts))
 
     if start.lr_range is not None:
