@@ -83,10 +83,12 @@ SYNONYMS = {
 """Other words by which users look for an action."""
 
 ENTER = {
-    "anomalies": "read the report", "checkpoints": "roll back", "runs": "open",
-    "samples": "read", "data": "read", "interventions": "read",
+    "anomalies": "report", "checkpoints": "roll back", "runs": "open",
+    "samples": "read", "data": "read", "interventions": "read", "log": "read", "config": "read",
 }  # fmt: skip
-"""What enter does on the row of a table, by screen; other tables have nothing to open."""
+"""What enter does on the row of a table, by screen."""
+ENTER_SENDS = {"checkpoints": "run.rollback"}
+"""The action that enter performs on a row, where that may be impossible now; by screen."""
 PLOT_KEYS = ("view.maximise", "view.zoom-in", "view.zoom-out", "view.follow", "view.log",
              "view.smooth", "view.axis")  # fmt: skip
 _KEYS_OF_SCREEN = {
@@ -103,8 +105,8 @@ _KEYS_OF_SCREEN = {
     ),
     "system": ("run.profile", "run.gradients", *PLOT_KEYS),
     "samples": ("list.open", "run.sample"),
-    "log": ("note.add",),
-    "config": ("go.data",),
+    "log": ("list.open", "note.add"),
+    "config": ("list.open", "go.data"),
     "data": ("list.open", "data.quarantine", "anomaly.culprit"),
     "runs": ("list.open", "runs.mark", "runs.compare"),
     "compare": PLOT_KEYS,
@@ -127,7 +129,9 @@ _FILTERED = (
 def keys_of_screen(mode: str) -> tuple[str, ...]:
     """Return the ids of the actions that the footer of a screen offers; empty for the dashboard."""
     found = _KEYS_OF_SCREEN.get(mode, ())
-    return (*found, "list.filter", "app.copy") if mode in _FILTERED else found
+    if mode not in _FILTERED:
+        return found
+    return (*found[:2], "list.filter", *found[2:], "app.back", "app.copy")
 
 
 def task_of(action: Action) -> str:

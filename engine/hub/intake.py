@@ -136,6 +136,7 @@ class Intake:
         state: RunState,
         now: ClockReading,
         refused: Mapping[str, str] = MappingProxyType({}),
+        unknown: str | None = None,
         disk_free_bytes: int | None = None,
     ) -> Accepted | Rejected:
         """Accept or reject a command.
@@ -148,13 +149,14 @@ class Intake:
             state: state of the run.
             now: present time.
             refused: commands that the trainer of the run cannot carry out, verb to reason.
+            unknown: that the run lacks what the command names; None if it has it.
             disk_free_bytes: free space for the journals of the run; None if it is not known.
         """
         known = self._decided.get(message.id)
         if known is None:
             refusal = _why_unrecorded(message, disk_free_bytes)
             refusal = refusal or self._why_not(message, state, now)
-            refusal = refusal or _why_impossible(message, refused)
+            refusal = refusal or _why_impossible(message, refused) or unknown
             entry = self._store(self._decide(message, now, refusal))
             if entry.rejected is None:
                 self._give_control(message)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ..protocol.codec import decode_readable
-from ..protocol.events import RunStarted
+from ..protocol.events import AnomalyRaised, RunStarted
 from ..protocol.states import RunState
 from ..run.run_status import EngineStatus, LifecycleStatus
 
-_LIFECYCLE_EVENTS = (b"RunStarted", b"StateChanged", b"RunEnded")
+_DECODED = (b"RunStarted", b"StateChanged", b"RunEnded", b"AnomalyRaised")
 
 
 class LiveStatus:
@@ -20,6 +20,8 @@ class LiveStatus:
         self._lifecycle = LifecycleStatus()
         self.refused: Mapping[str, str] = {}
         """Commands that the trainer cannot carry out, verb to reason."""
+        self.anomalies: dict[str, None] = {}
+        """The ids of the anomalies, in the order in which they were raised."""
 
     @property
     def incarnation(self) -> int:
@@ -29,9 +31,9 @@ class LiveStatus:
     def add(self, payload: bytes) -> None:
         """Update the state from the next encoded record.
 
-        To save time, only starts, changes of state and ends are decoded.
+        To save time, only starts, changes of state, ends and anomalies are decoded.
         """
-        if not any(name in payload for name in _LIFECYCLE_EVENTS):
+        if not any(name in payload for name in _DECODED):
             return
         record = decode_readable(payload)
         if record is None:
@@ -39,6 +41,8 @@ class LiveStatus:
         self._lifecycle.add(record.event, record.time, record.seq)
         if isinstance(record.event, RunStarted):
             self.refused = record.event.refused
+        if isinstance(record.event, AnomalyRaised):
+            self.anomalies[record.event.id] = None
 
     def update_engine(self, engine: EngineStatus) -> None:
         """Note the engine process as it is now."""

@@ -36,7 +36,7 @@ from ..protocol.requests import (
     TakeControl,
     Welcome,
 )
-from ..run.checkpoint_store import CopyList
+from ..run.checkpoint_store import CheckpointStore, CopyList
 from ..run.control_log import ControlWriter, decision_lock
 from ..run.files import free_bytes
 from ..run.journal import JournalLocked
@@ -49,6 +49,7 @@ from .intake import ClockReading, Intake
 from .journal_index import JournalIndex
 from .live_status import LiveStatus
 from .sockets import HubSockets
+from .unknown_names import why_unknown
 from .viewers import Viewer, Viewers
 
 BEAT_S = 1.0
@@ -249,11 +250,13 @@ class Hub:
         self._update_engine()
         before = self._intake.controller
         now = ClockReading(time.time(), boot_seconds(), boot_id())
+        store, anomalies = CheckpointStore(self._run), self._status.anomalies
         reply = self._intake.submit(
             message,
             state=self._status.state,
             now=now,
             refused=self._status.refused,
+            unknown=why_unknown(message.command, store, anomalies),
             disk_free_bytes=free_bytes(self._run.path),
         )
         if self._intake.controller != before:

@@ -1,8 +1,11 @@
-"""Parse the arguments of a command as a person types them."""
+"""Parse the arguments of a command as a person types them, and list the names that exist."""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
 
 
 class CommandError(ValueError):
@@ -59,3 +62,32 @@ def text_of(args: list[str], what: str) -> str:
     if not args:
         raise CommandError(f"needs {what}")
     return " ".join(args)
+
+
+_ALL, _NEAR = 8, 4
+"""Up to the first number, all names are listed; of more, as many as the second number."""
+_NUMBER = re.compile(r"[0-9]{1,15}")
+
+
+def existing(wanted: str, names: Sequence[str], kind: str) -> str:
+    """Return the names that exist in place of one that does not, such as `existing anomalies: …`.
+
+    Of many names it lists the most similar ones in their order, with the number of all. If the
+    names and what is wanted hold numbers, the nearest numbers are the most similar.
+
+    Args:
+        wanted: the name that does not exist.
+        names: the names that exist.
+        kind: what they are, in the plural.
+    """
+    if len(names) <= _ALL:
+        return f"existing {kind}: {', '.join(names) or 'none yet'}"
+    near = sorted(range(len(names)), key=lambda at: _distance(wanted, names[at]))[:_NEAR]
+    shown = ", ".join(names[at] for at in sorted(near))
+    return f"nearest of {len(names):,} {kind}: {shown}"
+
+
+def _distance(wanted: str, name: str) -> tuple[int, float]:
+    mine, its = _NUMBER.search(wanted), _NUMBER.search(name)
+    apart = abs(int(mine[0]) - int(its[0])) if mine and its else 0
+    return apart, -SequenceMatcher(None, wanted[:100], name).ratio()

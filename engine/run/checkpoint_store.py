@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from ..errors import CheckpointError
+from ..protocol.command_args import existing
 from .files import hash_file, sync_folder
 from .folder.open_folder import OpenFolder, read_plain
 from .identity.content import ContentIdentity
@@ -153,7 +154,7 @@ class CheckpointStore:
         A copy is found by the name of its folder only.
 
         Raises:
-            CheckpointError: there is no such checkpoint; the text lists the existing ones.
+            CheckpointError: there is no such checkpoint; the text lists existing ones.
         """
         known, copies = self.all(), self.copies()
         if wanted == "last" and known:
@@ -164,10 +165,10 @@ class CheckpointStore:
         for copy in copies:
             if wanted == copy.manifest.name:
                 return copy.manifest
-        names = ", ".join(m.name for m in known) or "none yet"
+        listed = existing(wanted, [m.name for m in known], "checkpoints")
         copied = ", ".join(f"{copy.manifest.name} (of {copy.original})" for copy in copies)
         raise CheckpointError(
-            f"no complete checkpoint {wanted!r}; existing checkpoints: {names}"
+            f"no complete checkpoint {wanted!r}; {listed}"
             + (f"; copies: {copied}" if copied else "")
         )
 

@@ -12,19 +12,17 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import CheckpointError, CommandRejected, ConfigError, EngineGone, NoSuchRun
+from fttui.engine.errors import CommandRejected, ConfigError, EngineGone, NoSuchRun
 from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.command_kinds import MOST_RAISED
 from fttui.engine.protocol.commands import (
     COMMANDS,
     AnyCommand,
-    Rollback,
     describe_command,
     parse_command,
     slip,
 )
 from fttui.engine.protocol.settings import LearningRate
-from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.processes.marks import read_engine, read_engine_status
 from fttui.engine.run.processes.ownership import require_own_process
 from fttui.engine.run.run_dir import RunDirectory, runs_root
@@ -158,18 +156,6 @@ def _require_confirmed(command: AnyCommand, now: LearningRate, *, yes: bool) -> 
         raise _Unconfirmed(command, why)
 
 
-def _require_checkpoint(run: RunDirectory, command: Rollback) -> None:
-    """Refuse a rollback to a checkpoint that the run does not have.
-
-    Raises:
-        CommandRejected: There is none of that name; the text lists the existing ones.
-    """
-    try:
-        CheckpointStore(run).find(command.checkpoint)
-    except CheckpointError as error:
-        raise CommandRejected(f"rejected: {describe_command(command)}: {error}") from None
-
-
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     """Return a session with the run that the words name, and the command that they hold.
 
@@ -182,8 +168,6 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     run, command = _addressed(words, runs_root(options.runs_dir))
     require_engine(run)
     _require_confirmed(command, learning_rate(run), yes=options.yes)
-    if isinstance(command, Rollback):
-        _require_checkpoint(run, command)
     from ..connection.local import LocalSession
 
     return LocalSession(run, one_shot=True), command

@@ -132,7 +132,7 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
         case ev.CulpritsFound():
             yield f"culprits of {event.anomaly}: {culprit_headline(event)} (report {event.anomaly})"
         case ev.StepsProfiled():
-            yield from profile_lines(event, bars=False)
+            yield from profile_lines(event, bar_cells=0)
         case _:
             yield from _word_lines(event, step)
 

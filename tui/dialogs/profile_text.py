@@ -6,30 +6,34 @@ from fttui.engine.protocol.events import StepsProfiled
 
 from ..text import format as fmt
 
-_BAR = 24
+BAR = 24
+"""Cells of the bar of a part that takes the whole step, where nothing else is asked for."""
 _LABELS = {"judge": "check"}
 """What a part of a step is called where its name in the journal says less."""
 
 
-def profile_lines(found: StepsProfiled, *, bars: bool = True) -> list[str]:
+def profile_lines(found: StepsProfiled, *, bar_cells: int = BAR) -> list[str]:
     """Return the profile's lines: the parts of a step, the device's work, and advice.
 
-    Without `bars` no part is drawn, for those who have the lines read to them.
+    Args:
+        found: the profile.
+        bar_cells: the length of the bar of a whole step; 0 draws no bars, for those who have the
+            lines read to them.
     """
     return [
         f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",
-        *_parts(found, bars=bars),
+        *_parts(found, bar_cells),
         *_device(found),
         *(f"→ {text}" for text in found.advice),
     ]
 
 
-def _parts(found: StepsProfiled, *, bars: bool) -> list[str]:
+def _parts(found: StepsProfiled, bar_cells: int) -> list[str]:
     rows = []
     for part in found.parts:
         share = part.host_s / found.step_s if found.step_s else 0.0
         device = "" if part.device_s is None else f"   device {_time(part.device_s)}"
-        drawn = f" {'█' * round(_BAR * share):<{_BAR}}" if bars else ""
+        drawn = f" {'█' * round(bar_cells * share):<{bar_cells}}" if bar_cells else ""
         label = _LABELS.get(part.name, part.name)
         rows.append(f"{label:<9}{100 * share:>4.0f} %{drawn} {_time(part.host_s):>8}{device}")
     return rows

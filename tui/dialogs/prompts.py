@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.command_args import CommandError, existing
 from fttui.engine.protocol.command_kinds import LARGEST_RATE
 from fttui.engine.protocol.commands import (
     AnyCommand,
@@ -190,21 +190,21 @@ def read_command(text: str, state: AppState) -> ParsedInput:
 
 
 def _unknown(command: AnyCommand, state: AppState) -> str:
-    """Return that the run lacks the checkpoint or anomaly of a command, and which it has.
+    """Return that the run lacks the checkpoint or anomaly of a command, and which it has near it.
 
     Empty if the run has it, or the command names none.
     """
     match command:
         case Rollback(checkpoint=wanted):
-            names, what = checkpoint_names(state), "checkpoint"
+            names, what, many = checkpoint_names(state), "checkpoint", "checkpoints"
             steps = {str(c.step) for c in state.run.checkpoints} | ({"last"} if names else set())
         case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:
-            names, what, steps = anomaly_ids(state), "anomaly", set[str]()
+            names, what, many, steps = anomaly_ids(state), "anomaly", "anomalies", set[str]()
         case _:
             return ""
     if wanted in names or wanted in steps:
         return ""
-    return f"no {what} {wanted!r}; existing: {', '.join(names) or 'none yet'}"
+    return f"no {what} {wanted!r}; {existing(wanted, names, many)}"
 
 
 def _verb(verb: str, text: str) -> ParsedInput:

@@ -25,7 +25,7 @@ BELOW = 2
 """Rows below the canvas, for the x axis and its labels."""
 LOOKS = (
     "axis", "mark", "alarm", "watch", "cursor", "raw", "ema", "live", "eval", "clip", "old",
-    "gone", "band", "limit", "run1", "run2", "run3", "run4",
+    "gone", "band", "held", "kept", "limit", "run1", "run2", "run3", "run4",
 )  # fmt: skip
 """The looks of cells. A look number plus their amount is the same look on the shade of a span."""
 MARK_SHAPE = {

@@ -25,6 +25,8 @@ class Layer:
     """Stretches of points; the points of a stretch are connected."""
     dots: bool = False
     """Draw single points instead of connected ones."""
+    filled: bool = False
+    """Fill the area below the points."""
 
     @property
     def live(self) -> bool:
@@ -60,6 +62,8 @@ class Curve:
     dots: bool = False
     old: bool = True
     """Whether to draw the stretches that a rollback abandoned, in grey."""
+    filled: bool = False
+    """Fill the area below the curve; not that of abandoned stretches."""
     step: bool = False
     """Draw a staircase, for a setting that keeps its value from step to step."""
     to: str = ""
@@ -109,7 +113,7 @@ class PlotPicture:
         return not any(layer.runs for layer in self.layers)
 
 
-_Look = tuple[bool, str, bool]
+_Look = tuple[bool, str, bool, bool]
 _Found = dict[_Look, list[tuple[Point, ...]]]
 
 
@@ -145,9 +149,10 @@ def picture(
                     trace = _joined(trace, _lead_place(curve.of or branches, axis, part), x[0])
                 trace = _stairs(trace) if curve.step else trace
                 style = curve.style if part.live else "old"
-                found.setdefault((part.live, style, curve.dots), []).extend(trace.runs)
+                look = (part.live, style, curve.dots, curve.filled and part.live)
+                found.setdefault(look, []).extend(trace.runs)
                 gaps.update(SignPlace(x, part.live) for x in trace.gaps)
-    layers = [Layer(style, tuple(runs), dots) for (_, style, dots), runs in _old_first(found)]
+    layers = [Layer(look[1], tuple(runs), *look[2:]) for look, runs in _old_first(found)]
     scale = _scale(layers, y)
     return PlotPicture(
         (*_limit_lines(scale, x, y.limits), *layers),

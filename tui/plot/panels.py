@@ -180,6 +180,8 @@ def _lr_title(state: AppState) -> Sequence[Entry]:
     if schedule is not None and scale is not None and scale != 1:
         product = f"= {fmt.learning_rate(schedule)} × {fmt.factor(scale)}"
         parts.append(Entry(product, brief=f"×{fmt.factor(scale)}"))
+    if schedule == 0 and (state.run.step if state.plot.cursor is None else state.plot.cursor) == 1:
+        parts.append(Entry("warm-up starts at 0", brief="warm-up"))
     return parts
 
 
@@ -203,8 +205,9 @@ def memory_now(run: RunView) -> tuple[float, float] | None:
 def _memory_curves(state: AppState) -> Sequence[Curve]:
     if on_gpu(state.run):
         ranks = Curve(FULLEST, "band", to=EMPTIEST, old=False)
-        return [ranks, Curve("mem_allocated_bytes", "raw"), Curve("mem_reserved_bytes", "live")]
-    return [Curve("rss_bytes", "live")]
+        reserved = Curve("mem_reserved_bytes", "kept", filled=True)
+        return [reserved, Curve("mem_allocated_bytes", "held", filled=True), ranks]
+    return [Curve("rss_bytes", "held", filled=True)]
 
 
 def _memory_title(state: AppState) -> Sequence[Entry]:
@@ -213,10 +216,11 @@ def _memory_title(state: AppState) -> Sequence[Entry]:
         return []
     used, total = now
     if state.plot.cursor is not None or not total:
-        return [_shown_value(state, "mem_reserved_bytes" if gpu else "rss_bytes", "live", fmt.size)]
+        names = ("mem_reserved_bytes", "kept") if gpu else ("rss_bytes", "held")
+        return [_shown_value(state, *names, fmt.size)]
     share = Entry(fmt.percent(used / total, 0), brief="")
-    allocated = [_shown_value(state, "mem_allocated_bytes", "raw", fmt.size, "allocated")] * gpu
-    return [Entry(fmt.size_of(used, total), "live"), share, *allocated]
+    allocated = [_shown_value(state, "mem_allocated_bytes", "held", fmt.size, "allocated")] * gpu
+    return [Entry(fmt.size_of(used, total), "kept" if gpu else "held"), share, *allocated]
 
 
 def machine_line(run: RunView) -> str:

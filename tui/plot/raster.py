@@ -20,7 +20,12 @@ _DOT = ord("•")
 _WEIGHTS = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]], dtype=np.uint8)
 _THICK = frozenset({"ema"})
 """Styles of curves that are two dots high, so that they stand out from a curve behind them."""
-_ASCII_SIGNS = {"raw": ".", "old": ",", "eval": "o", "band": ":", "limit": "-", "clip": "-"}
+_ASCII_SIGNS = {
+    "raw": ".", "old": ",", "eval": "o", "band": ":", "limit": "-", "clip": "-", "held": "#",
+    "kept": ":",
+}  # fmt: skip
+_SPARSE = "kept"
+"""The style of an area with every other dot, which differs without colours from a full one."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def draw(picture: PlotPicture, width: int, height: int, *, ascii_only: bool = Fa
             cells = np.zeros((height, width), dtype=np.uint32)
             cells[rows // 4, columns // 2] = ord("o") if ascii_only else _DOT
         else:
-            cells = _cells(rows, columns, width, height)
+            cells = _cells(rows, columns, width, height, layer)
             sign = ord(_ASCII_SIGNS.get(layer.style, "*"))
             cells = np.where(cells > 0, sign if ascii_only else cells + _BRAILLE, 0)
         covered = cells > 0
@@ -104,10 +109,17 @@ def _line(places: Floats, layer: Layer) -> Indices:
     return found
 
 
-def _cells(rows: Indices, columns: Indices, width: int, height: int) -> NDArray[np.uint32]:
+def _cells(
+    rows: Indices, columns: Indices, width: int, height: int, layer: Layer
+) -> NDArray[np.uint32]:
     """Return the braille pattern of every cell from its dots, `[height, width]`."""
     grid = np.zeros((4 * height, 2 * width), dtype=np.uint8)
     grid[rows, columns] = 1
+    if layer.filled:
+        area = np.maximum.accumulate(grid, axis=0)
+        if layer.style == _SPARSE:
+            area[::2, ::2] = area[1::2, 1::2] = 0
+        grid |= area
     blocks = grid.reshape(height, 4, width, 2).transpose(0, 2, 1, 3)
     cells: NDArray[np.uint32] = (blocks * _WEIGHTS).sum(axis=(2, 3), dtype=np.uint32)
     return cells

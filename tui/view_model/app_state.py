@@ -62,6 +62,8 @@ class AppState:
     """The first training records as they are learned; empty until they were read or received."""
     others: tuple[OtherRun, ...] = ()
     """The runs that this run is compared with."""
+    left_out: int = 0
+    """Number of marked runs that the comparison leaves out, such as remote ones."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Action id → its key as shown, with the user's own keys."""
     fault: str = ""

@@ -7,8 +7,8 @@ from functools import lru_cache
 
 from textual.content import Content
 
-from ..action_words import ENTER, keys_of_screen
-from ..actions import GO, Action, label_of, why_not
+from ..action_words import ENTER, ENTER_SENDS, keys_of_screen
+from ..actions import ACTION_OF, GO, Action, label_of, why_not
 from ..view_model.app_state import AppState
 from .text_line import BOLD, DIM, TextLine, assemble, spread
 
@@ -63,7 +63,13 @@ def offered(state: AppState, actions: Iterable[Action], mode: str) -> list[Actio
         return screens if idle else ranked
     if mode not in ENTER:
         here = [a for a in here if a.id != "list.open"]
-    return [a for a in here if not (a.commands and idle)]
+    return [a for a in here if not (_performed(a, mode).commands and idle)]
+
+
+def _performed(action: Action, mode: str) -> Action:
+    """Return the action that a key performs: for enter on a row, that of the screen."""
+    sent = ENTER_SENDS.get(mode) if action.id == "list.open" else None
+    return action if sent is None else ACTION_OF[sent]
 
 
 def _rank(action: Action) -> int:
@@ -76,7 +82,7 @@ def _entry(action: Action, state: AppState, mode: str) -> Content:
         action.id,
         action.key,
         words or label_of(action, state),
-        legal=why_not(action, state) is None,
+        legal=why_not(_performed(action, mode), state) is None,
     )
 
 

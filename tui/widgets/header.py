@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from ..actions import key_of
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
@@ -141,7 +142,8 @@ _LINK_WORDS = {
 def control_text(state: AppState) -> Content:
     """Return who has control of the run, or `read-only` for a viewer that sends no commands.
 
-    The text is empty if the run has ended or nothing is known yet.
+    If nobody has control, it names the key that takes it; that nobody has it is said to several
+    viewers only. The text is empty if the run has ended or nothing is known yet.
     """
     if state.read_only:
         return assemble(("read-only", DIM))
@@ -151,4 +153,5 @@ def control_text(state: AppState) -> Content:
         return assemble("you control")
     if state.controller:
         return assemble((f"{state.controller} controls", WATCH))
-    return assemble(("nobody controls", DIM))
+    shared = "nobody controls · " if state.link.beat.viewers > 1 else ""
+    return assemble((f"{shared}{key_of('control.toggle', state)} takes control", DIM))

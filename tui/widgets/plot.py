@@ -28,10 +28,18 @@ from .text_line import DIM, Piece, assemble
 
 BAND_LINES = 5
 """Least height of a canvas that has room for a band of values above the main range."""
-LEGEND_SIGN = {"raw": "─", "live": "─", "ema": "━", "eval": "●", "clip": "┄"}
+LEGEND_SIGN = {
+    "raw": "─",
+    "live": "─",
+    "ema": "━",
+    "eval": "●",
+    "clip": "┄",
+    "held": "▇",
+    "kept": "░",
+}
 """The sign before an entry of the title that is the legend of a curve."""
-_TITLE_STYLE = {"raw": "$plot-live"}
-"""Styles of legends whose curve is too pale for text."""
+_TITLE_STYLE = {"raw": "$plot-live", "held": "$stack-0", "kept": "$stack-1"}
+"""Styles of legends whose curve is too pale for text, or a part of a stack."""
 _GAP = "  "
 """Between the entries of a title."""
 _TITLE_ROOM = 6

@@ -37,6 +37,10 @@ class TextLine(Static):
             # A layout of the whole screen costs 100 repaints, so only a new height asks for one.
             taller = shown is None or shown.plain.count("\n") != content.plain.count("\n")
             self.update(content, layout=taller)
+            if shown is None:
+                # A widget that was never idle since it was mounted keeps the height of the layout
+                # before the text, because Textual takes its request for a new layout as pending.
+                self.call_after_refresh(self.refresh, layout=True)
 
 
 def assemble(*pieces: Piece | Content) -> Content:

@@ -125,7 +125,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     schedule_gamma: Share = 0.1
     """Factor on the learning rate at each milestone of step."""
     warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
-    """Warm-up: below 1 a share of all steps, from 1 on a number of steps."""
+    """Warm-up: below 1 a share of all steps, from 1 on a number of steps. The rate rises from 0,
+    which is that of step 1, as in transformers; only one_cycle starts above it."""
     optimizer: Literal[
         "adamw",
         "adamw_8bit",

@@ -122,7 +122,8 @@ async def _config_files(app: AppBase) -> ConfigTexts | None:
 
 
 async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
-    here = [item for item in chosen if not item.host and item.summary.id != app.state.run_id]
+    marked = [item for item in chosen if item.host or item.summary.id != app.state.run_id]
+    here = [item for item in marked if not item.host]
     if len(here) < len(chosen):
         app.tell("only other runs on this machine can be compared; the rest is left out")
     most = len(SIGNS) - 1
@@ -134,6 +135,6 @@ async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
         app.tell(f"the run cannot be read: {error}", title="compare")
         return
     if others:
-        app.state = replace(app.state, others=tuple(others))
+        app.state = replace(app.state, others=tuple(others), left_out=len(marked) - len(others))
         app.go("compare")
         app.redraw()

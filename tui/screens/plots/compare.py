@@ -11,12 +11,12 @@ from textual.content import Content
 
 from ...actions import bindings, keyed
 from ...plot.panels import metrics_of
-from ...plot.system_panels import SIGNS, compared
+from ...plot.system_panels import COLOURS, SIGNS, compared
 from ...text.format import clip_to, plural
 from ...view_model.app_state import AppState
 from ...view_model.config_view import differences
 from ...widgets.plot import Plot
-from ...widgets.text_line import BOLD, DIM, Piece, TextLine, assemble, lines
+from ...widgets.text_line import BOLD, DIM, WATCH, Piece, TextLine, assemble, lines
 from .plot_screen import PlotScreen
 
 FIRST = ("loss", "eval.loss", "grad_norm", "lr")
@@ -76,9 +76,12 @@ def _legend(state: AppState) -> Content:
         return assemble((keyed(hint, state), DIM))
     ids = [state.run_id, *(other.id for other in state.others)]
     pieces: list[Piece] = []
-    for number, (sign, id_) in enumerate(zip(SIGNS, ids, strict=False)):
-        colour = ("$accent", "$warning", "$success", "$secondary")[number]
-        pieces += [(f"{sign} ", f"bold {colour}"), f"{id_}   "]
+    for sign, look, id_ in zip(SIGNS, COLOURS, ids, strict=False):
+        pieces += [(f"{sign} ", f"bold $plot-{look}"), f"{id_}   "]
+    if state.left_out:
+        limit = f"at most {len(SIGNS)} runs, all on this machine"
+        left_out = f"△ {plural(state.left_out, 'marked run')} left out ({limit})   "
+        pieces.insert(0, (left_out, WATCH))
     return assemble(*pieces)
 
 

@@ -44,7 +44,7 @@ class MetricsScreen(PlotScreen):
         self._shown: list[str] = []
 
     def compose_body(self) -> ComposeResult:
-        """Compose the grid and the hint line."""
+        """Compose the grid and the note on the filter."""
         yield VerticalScroll(id="grid", can_focus=False)
         yield TextLine(id="hint")
 
@@ -52,10 +52,11 @@ class MetricsScreen(PlotScreen):
         """Draw the plots in view; add or remove plots as the metrics or the filter change."""
         every = metrics_of(state.run)
         wanted = chosen_metrics(every, state.plot.only)
-        hint = "{list.filter} filter   {view.maximise} maximise   {app.back} back"
-        if state.plot.only:
-            hint = f"{len(wanted)} of {len(every)} match “{state.plot.only}”   {hint}"
-        self.query_one("#hint", TextLine).put(assemble((keyed(hint, state), DIM)))
+        note = self.query_one("#hint", TextLine)
+        note.display = bool(state.plot.only)
+        keys = keyed("{list.filter} change", state)
+        found = f"{len(wanted)} of {len(every)} match “{state.plot.only}”   {keys}"
+        note.put(assemble((found, DIM)))
         if wanted == self._shown:
             for plot in self.plots():
                 plot.offer(state)

@@ -19,6 +19,7 @@ class PlotScreen(RunScreen):
     | Component class | Used for |
     | :- | :- |
     | `plot--raw`, `--ema`, `--live`, `--eval`, `--clip`, `--old`, `--band`, `--limit` | curves |
+    | `plot--held`, `--kept` | parts of a stack: memory that is allocated; reserved, but not used |
     | `plot--run1` … `plot--run4` | curves of compared runs |
     | `plot--axis`, `--mark`, `--alarm`, `--watch`, `--cursor`, `--gone` | axes and marks |
     | `plot--undone` | the shade behind abandoned steps |

@@ -28,6 +28,8 @@ BLOCKS = "█▓▒░▚▞▀▄"
 FILLED = "█" * len(BLOCKS)
 FAR_LARGER = 3
 """The bar shows the plan within the device's memory, unless that is this many times as large."""
+BESIDE_BAR = 50
+"""Cells of a line of the profile that are not its bar: frame, name, share and two times."""
 
 
 class SystemScreen(PlotScreen):
@@ -72,7 +74,8 @@ class SystemScreen(PlotScreen):
         line.display = found is not None
         if found is not None:
             line.border_title = f"profile at step {state.run.profiled_at:,}"
-            line.put(lines(*(assemble(text) for text in profile_lines(found))))
+            room = max(10, self.app.size.width - BESIDE_BAR)
+            line.put(lines(*(assemble(text) for text in profile_lines(found, bar_cells=room))))
 
 
 def _plan(state: AppState, width: int, signs: str) -> list[Content]:

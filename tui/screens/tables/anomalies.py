@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from textual.content import Content
 
-from ...actions import ACTION_OF, label_of
 from ...dialogs.incident_text import ending, short
 from ...text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
 from ...view_model.app_state import AppState
@@ -26,11 +25,6 @@ class AnomaliesScreen(TableScreen):
     NAME = "incidents"
     DETAIL = "incident"
     EMPTY = "No anomaly so far. Loss and gradients are checked before every update."
-    HINT = "enter report   {anomaly.recover} ADVICE   {list.filter} filter   {app.back} back"
-
-    def _keys(self, state: AppState) -> str:
-        """Return the hint with the name of the recommended command, which need not be `recover`."""
-        return super()._keys(state).replace("ADVICE", label_of(ACTION_OF["anomaly.recover"], state))
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per incident, newest first."""

@@ -25,13 +25,8 @@ class CheckpointsScreen(TableScreen):
     NARROW = ("step", "loss", "lost work", "", "name")
     FLEXIBLE = "name"
     NAME = "checkpoints"
-    ENTER = "run.rollback"
     DETAIL = "checkpoint: then and now"
     EMPTY = "No checkpoint yet; {checkpoint.save} writes one."
-    HINT = (
-        "enter roll back   {checkpoint.save} write   {checkpoint.pin} write pinned   "
-        "{list.filter} filter"
-    )
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per checkpoint on disk, newest first, then one per copy of one."""
@@ -62,7 +57,7 @@ class CheckpointsScreen(TableScreen):
             way = f"to use it, press {prompt} and type: rollback {key}"
             self.fttui.tell(f"{key} is a copy of {original}; {way}", title="rollback")
             return
-        reason = why_not(ACTION_OF[self.ENTER], self.fttui.state)
+        reason = why_not(ACTION_OF["run.rollback"], self.fttui.state)
         if reason is None:
             ask_rollback(self.fttui, key)
         else:

@@ -15,7 +15,7 @@ class ConfigScreen(TableScreen):
     COLUMNS = ("key", "value", "source", "in the file")
     NAME = "configuration"
     EMPTY = "No configuration has been read yet; the run of a script has none."
-    HINT = "{list.filter} filter, such as: train file, or: default   {app.back} back"
+    EXAMPLE = "train file, or: default"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per key, in the order of the configuration."""

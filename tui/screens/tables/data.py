@@ -37,7 +37,7 @@ class DataScreen(TableScreen):
     NAME = "data"
     DETAIL = "data"
     EMPTY = "Nothing is known about the data yet; this table fills when it is loaded."
-    HINT = "enter read   {list.filter} filter, such as: finding, or: record   {app.back} back"
+    EXAMPLE = "finding, or: record"
 
     def __init__(self) -> None:
         super().__init__()

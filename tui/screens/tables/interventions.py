@@ -22,7 +22,6 @@ class InterventionsScreen(TableScreen):
     FLEXIBLE = "command"
     NAME = "interventions"
     DETAIL = "intervention"
-    HINT = "enter read   {change.undo} undo   {list.filter} filter   {app.back} back"
     EMPTY = "No intervention so far; {lr.change} changes the learning rate, {clip.change} the clip."
 
     def shows_outcomes(self) -> bool:

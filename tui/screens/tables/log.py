@@ -12,9 +12,9 @@ class LogScreen(TableScreen):
     """The table of log lines."""
 
     COLUMNS = ("time", "level", "rank", "text")
-    NAME = "log"
+    NAME = "log, newest first"
     EMPTY = "No log lines yet."
-    HINT = "newest first   {list.filter} filter, such as: r1 error   {app.back} back"
+    EXAMPLE = "r1 error"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per log line, newest first."""

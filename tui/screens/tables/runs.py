@@ -18,7 +18,7 @@ from ...text import format as fmt
 from ...text.glyphs import STATE_COLOUR, STATE_SHAPE
 from ...view_model.app_state import AppState
 from ...widgets.table import TableRow, cell
-from ...widgets.text_line import ACCENT, DIM, TextLine, assemble
+from ...widgets.text_line import ACCENT, DIM, assemble
 from .table_screen import TableScreen
 
 REFRESH_S = 5.0
@@ -31,7 +31,6 @@ class RunsScreen(TableScreen):
     COLUMNS = ("", "state", "run", "step", "loss", "age", "host")
     NAME = "runs"
     EMPTY = "searching for runs…"
-    HINT = "enter open   {runs.mark} mark   {runs.compare} compare   {list.filter} filter"
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,15 +98,14 @@ class RunsScreen(TableScreen):
         )
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw the table; the hint line names damaged runs and hosts that did not answer."""
+        """Draw the table; the note names damaged runs and hosts that did not answer."""
         super().show_body(state, now)
         if self._looked and not self.listed:
-            hint = "No runs yet; start one with: fttui run CONFIG"
-            self.query_one("#hint", TextLine).put(assemble(hint))
+            self.put_note(assemble("No runs yet; start one with: fttui run CONFIG"))
         missing = [*self._damaged, *self._faults]
         if missing:
             more = f"   (and {len(missing) - 1} more)" if missing[1:] else ""
-            self.query_one("#hint", TextLine).put(assemble((f"△ {missing[0]}{more}", "$warning")))
+            self.put_note(assemble((f"△ {missing[0]}{more}", "$warning")))
 
     def chosen(self, key: str) -> None:
         """Open the run with this key, unless it is no longer listed."""

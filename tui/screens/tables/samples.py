@@ -17,7 +17,6 @@ class SamplesScreen(TableScreen):
     NAME = "samples"
     DETAIL = "sample"
     EMPTY = "No sample so far; {run.sample} generates one with the current weights."
-    HINT = "enter read   {run.sample} generate   {list.filter} filter   {app.back} back"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
         """Return one row per sample, newest first."""

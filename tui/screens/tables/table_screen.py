@@ -1,4 +1,4 @@
-"""The base of all table screens: rows, filter, cursor, key hint and detail panel."""
+"""The base of all table screens: rows, filter, cursor, note and detail panel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.binding import BindingType
 from textual.content import Content
 from textual.widgets import DataTable, Input
 
-from ...actions import ACTION_OF, bindings, keyed, why_not
+from ...actions import ACTION_OF, bindings, keyed
 from ...view_model.app_state import AppState
 from ...widgets.table import Layout, TableRow, fill
 from ...widgets.text_line import DIM, TextLine, assemble, lines, plain
@@ -19,8 +19,6 @@ from ..base import RunScreen
 from ..text_page import TextPage
 from .details import DETAILS
 
-GAP = "   "
-"""Separates the keys of a hint."""
 FRAME = 4
 """Cells of a table's width that are its border and its scroll bar."""
 
@@ -36,9 +34,9 @@ class TableScreen(RunScreen):
     """Name of the column that gives way in narrow screens, and has the second lines."""
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
-    HINT: ClassVar[str] = "{list.filter} filter   {app.back} back"
-    ENTER: ClassVar[str] = ""
-    """Id of the action that enter performs, if it is one that may be impossible now."""
+    """What the note below the table says while the table has no rows."""
+    EXAMPLE: ClassVar[str] = ""
+    """A filter that is of use on this screen."""
     DETAIL: ClassVar[str] = ""
     """Key of `DETAILS`: the details shown beside the table in wide terminals."""
 
@@ -49,7 +47,7 @@ class TableScreen(RunScreen):
         self._layout: Layout | None = None
 
     def compose_body(self) -> ComposeResult:
-        """Compose table, details, key hint and filter."""
+        """Compose table, details, note and filter."""
         table: DataTable[Content] = DataTable(cursor_type="row", zebra_stripes=False)
         table.border_title = self.NAME
         yield table
@@ -58,7 +56,9 @@ class TableScreen(RunScreen):
             detail.border_title = self.DETAIL
             yield detail
         yield TextLine(id="hint")
-        yield Input(placeholder="filter: words that a row must contain", id="filter", compact=True)
+        example = f", such as: {self.EXAMPLE}" if self.EXAMPLE else ""
+        words = f"filter: words that a row must contain{example}"
+        yield Input(placeholder=words, id="filter", compact=True)
 
     def numbered(self) -> Mapping[str, str]:
         """Return the table, under the key that opens its screen."""
@@ -95,24 +95,25 @@ class TableScreen(RunScreen):
         everything = self.rows(state, now)
         words = self._filter.split()
         rows = [row for row in everything if all(word in row.text for word in words)]
-        hint = keyed(self._keys(state) if everything else self.EMPTY, state)
+        note = "" if everything else keyed(self.EMPTY, state)
         if self._filter:
             keys = keyed("{list.filter} change   {app.back} clear", state)
-            hint = f"{len(rows)} of {len(everything)} match “{self._filter}”   {keys}"
-        self.query_one("#hint", TextLine).put(plain(hint))
+            note = f"{len(rows)} of {len(everything)} match “{self._filter}”   {keys}"
+        self.put_note(plain(note))
         self._refill(rows)
         key = self.key_under_cursor()
         if self.DETAIL and self.has_class("-wide"):
             shown = DETAILS[self.DETAIL](state, key) if key is not None else ()
             self.query_one("#detail", TextLine).put(lines(*shown))
 
-    def _keys(self, state: AppState) -> str:
-        """Return the key hint of the screen without the keys whose actions are not possible now."""
-        refused = {id_ for id_, action in ACTION_OF.items() if why_not(action, state) is not None}
-        keys = self.HINT.split(GAP)
-        if self.ENTER in refused:
-            keys = [key for key in keys if not key.startswith("enter ")]
-        return GAP.join(key for key in keys if not any(f"{{{id_}}}" in key for id_ in refused))
+    def put_note(self, note: Content) -> None:
+        """Show a note below the table, which an empty one leaves to the table.
+
+        The keys of the screen are not among the notes; they are in the footer.
+        """
+        line = self.query_one("#hint", TextLine)
+        line.display = bool(note)
+        line.put(note)
 
     def _refill(self, rows: list[TableRow]) -> None:
         known, table = self._rows, self.query_one(DataTable)

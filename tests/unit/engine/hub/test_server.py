@@ -12,8 +12,8 @@ import pytest
 
 from fttui.engine.hub.server import ErrorCounts, Hub
 from fttui.engine.protocol.codec import decode_hub, encode
-from fttui.engine.protocol.commands import Stop
-from fttui.engine.protocol.requests import Accepted, Ping, Pong, Refused, SubmitCommand
+from fttui.engine.protocol.commands import Recover, Rollback, Stop
+from fttui.engine.protocol.requests import Accepted, Ping, Pong, Refused, Rejected, SubmitCommand
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.journal import JournalLocked
 from tests.support.engine_double import EngineDouble, make_run
@@ -55,6 +55,22 @@ def test_a_stop_is_accepted_where_the_lock_of_decisions_cannot_be_opened(tmp_pat
     stop = SubmitCommand(ref=1, id="s1", command=Stop(), viewer="me", issuer="me")
     assert isinstance(hub._answer(b"ann", stop), Accepted)
     assert [entry.id for entry in control.entries] == ["s1"]
+    control.close()
+
+
+@pytest.mark.parametrize("command", [Rollback(checkpoint="20"), Recover(anomaly="spike-7")])
+def test_a_command_that_names_what_the_run_lacks_is_rejected(
+    tmp_path: Path, command: Rollback | Recover
+) -> None:
+    run = make_run(tmp_path)
+    EngineDouble(run).start()
+    control = ControlWriter(run)
+    hub = Hub(run, control, Loopback(), 600.0)
+    asked = SubmitCommand(ref=1, id="r1", command=command, viewer="me", issuer="me")
+    reply = hub._answer(b"ann", asked)
+    assert isinstance(reply, Rejected)
+    assert "; existing " in reply.reason
+    assert [entry.rejected for entry in control.entries] == [reply.reason]
     control.close()
 
 

@@ -303,7 +303,7 @@ async def test_control_is_released_taken_and_taken_over() -> None:
     async with driven(session) as (app, pilot):
         await pilot.press("t")
         await until(pilot, lambda: session.control_calls == ["release"])
-        await until(pilot, lambda: "nobody controls" in text_of(app))
+        await until(pilot, lambda: "t takes control" in text_of(app))
         await pilot.press("t")
         await until(pilot, lambda: session.control_calls == ["release", "take"])
         session.controller = ("other", "bob@lab")

@@ -51,7 +51,7 @@ def test_what_can_follow_is_offered_newest_first() -> None:
 def test_a_name_that_the_run_lacks_is_an_error(typed: str) -> None:
     asked = read_command(typed, _state(live_spike()))
     assert asked.command is None
-    assert "existing: " in asked.error
+    assert "existing " in asked.error
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,5 @@ def test_a_name_that_the_run_has_is_sent(typed: str) -> None:
 
 
 def test_before_the_first_checkpoint_there_is_no_last_one() -> None:
-    assert "existing: none yet" in read_command("rollback last", _state(Script().start())).error
+    asked = read_command("rollback last", _state(Script().start()))
+    assert "existing checkpoints: none yet" in asked.error

@@ -32,3 +32,5 @@ def test_a_profile_says_where_the_time_went_and_what_to_do() -> None:
     assert "MFU 1.4 % of the 700 TFLOP/s that a large matrix product reaches" in lines
     assert "device time: matrix products 75 %, elementwise 25 %" in lines
     assert lines[-1] == "→ launch-bound: raise train.batch"
+    assert "█" not in "".join(profile_lines(found, bar_cells=0))
+    assert profile_lines(found, bar_cells=60)[2].count("█") == 45

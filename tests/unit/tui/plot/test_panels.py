@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fttui.engine.protocol.events import Record
-from fttui.tui.plot.panels import LEARNING_RATE, LOSS, memory_now, on_gpu
+from fttui.tui.plot.panels import LEARNING_RATE, LOSS, MEMORY, memory_now, on_gpu
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.branches import SMOOTHINGS, smoothed
 from fttui.tui.view_model.reducer import apply_many
@@ -72,3 +72,22 @@ def test_the_smoothed_and_the_evaluated_loss_accompany_the_total_loss_only(
 def test_the_ticks_of_the_learning_rate_are_short() -> None:
     assert LEARNING_RATE.label is not None
     assert [LEARNING_RATE.label(rate) for rate in (0, 2e-4, 1.5e-5)] == ["0", "2e-4", "1.5e-5"]
+
+
+@pytest.mark.parametrize(("schedule", "said"), [(0.0, True), (1e-5, False)])
+def test_the_rate_of_0_at_the_first_step_is_explained(schedule: float, said: bool) -> None:
+    run = with_memory(lr=schedule, lr_schedule=schedule, rss_bytes=1)
+    title = " ".join(entry.text for entry in LEARNING_RATE.title(AppState(run=run)))
+    assert ("warm-up starts at 0" in title) is said
+
+
+@pytest.mark.parametrize(
+    ("figures", "filled"),
+    [
+        ({"mem_reserved_bytes": 8, "mem_allocated_bytes": 6}, ["kept", "held"]),
+        ({"rss_bytes": 5}, ["held"]),
+    ],
+)
+def test_memory_is_drawn_as_a_stack(figures: dict[str, int], filled: list[str]) -> None:
+    curves = MEMORY.curves(AppState(run=with_memory(**figures)))
+    assert [curve.style for curve in curves if curve.filled] == filled

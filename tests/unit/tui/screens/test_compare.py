@@ -9,7 +9,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_index import RunSummary
 from fttui.tui.connection.run_list import RunListing
 from fttui.tui.screens.handlers import background
-from fttui.tui.screens.plots.compare import MOST_DIFFERENCES, _differences
+from fttui.tui.screens.plots.compare import MOST_DIFFERENCES, _differences, _legend
 from fttui.tui.view_model.app_state import AppState, OtherRun
 from fttui.tui.view_model.config_view import ConfigView, ResolvedKey
 from fttui.tui.view_model.run_view import RunView
@@ -48,5 +48,8 @@ async def test_marked_runs_beyond_the_signs_are_told(
     ]
     await background._compare_runs(app, chosen)
     assert len(app.state.others) == min(runs, 3)
+    assert app.state.left_out == runs - len(app.state.others)
+    legend = _legend(app.state).plain
+    assert ("△ 2 marked runs left out" in legend) == (runs == 5)
     assert len(heard) == len(told)
     assert all(part in text for part, text in zip(told, heard, strict=True))

@@ -1,0 +1,32 @@
+"""Commands that name a checkpoint or an anomaly which the run does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from ..errors import CheckpointError
+from ..protocol.command_args import existing
+from ..protocol.commands import AnyCommand, FindCulprits, Recover, Rollback
+from ..run.checkpoint_store import CheckpointStore
+
+
+def why_unknown(
+    command: AnyCommand, store: CheckpointStore, anomalies: Collection[str]
+) -> str | None:
+    """Return that the run lacks what a command names, with the nearest names; None if it has it.
+
+    Args:
+        command: the submitted command.
+        store: the checkpoints of the run, which are read only if the command names one.
+        anomalies: the ids of its anomalies, oldest first.
+    """
+    match command:
+        case Rollback(checkpoint=wanted):
+            try:
+                store.find(wanted)
+            except CheckpointError as error:
+                return str(error)
+        case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:
+            if wanted not in anomalies:
+                return f"no anomaly {wanted!r}; {existing(wanted, [*anomalies], 'anomalies')}"
+    return None
