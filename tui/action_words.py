@@ -110,6 +110,7 @@ _KEYS_OF_SCREEN = {
     "data": ("list.open", "data.quarantine", "anomaly.culprit"),
     "runs": ("list.open", "runs.mark", "runs.compare"),
     "compare": PLOT_KEYS,
+    "gradients": ("run.gradients", "anomaly.recover", "clip.change", "app.back", "app.copy"),
     "page": ("app.copy", "app.back"),
 }
 """Actions that the footer offers on a screen, the most important first; the dashboard has those

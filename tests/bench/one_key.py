@@ -32,7 +32,8 @@ from fttui.tui.app import FttuiApp
 from fttui.tui.connection.factory import open_session
 from fttui.tui.preferences import Preferences
 from fttui.tui.view_model.connection_port import Link
-from tests.bench.screens import CELL, SIZES, _save, _settled, _svg, opening, row_of
+from tests.bench.animated_svg import Frame, animated, frame_of
+from tests.bench.screens import SIZES, _save, _settled, _svg
 from tests.support.session_double import FakeSession, Script
 
 RAISED_AT, FACTOR, WAITED = 57, 50.0, 16
@@ -102,8 +103,8 @@ def scenes(records: Sequence[Record]) -> Iterator[Scene]:
     before = [step for after, step in newest if not after and step >= FIRST]
     for step in before:
         wild = newest[False, step] > asked
-        if step % (2 if wild else 4) == 0:
-            yield Scene(newest[False, step], 0.4 if wild else 0.2)
+        if step % (2 if wild else 5) == 0:
+            yield Scene(newest[False, step], 0.4 if wild else 0.25)
     yield Scene(back - 1, 2.2, ("R",))
     yield Scene(back + 1, 1.2, ("escape",))
     after = [step for late, step in newest if late]
@@ -153,43 +154,14 @@ class Player:
 async def animate(records: Sequence[Record], theme: str) -> str:
     """The animated SVG of a run."""
     player = Player(records, theme)
-    frames: list[tuple[list[str], float]] = []
+    frames: list[Frame] = []
     async with player.app.run_test(size=SIZE) as pilot:
         for scene in scenes(records):
             await player.show(pilot, scene)
             ground = player.app.theme_variables["background"]
             strips = player.app.screen._compositor.render_strips()
-            frames.append(([row_of(strip, ground) for strip in strips], scene.seconds))
+            frames.append(frame_of(strips, ground, scene.seconds))
     return animated(frames, SIZE, ground)
-
-
-def animated(frames: Sequence[tuple[list[str], float]], size: tuple[int, int], ground: str) -> str:
-    """Frames, each with its seconds, as an SVG that repeats them; equal rows are stored once.
-
-    What cannot animate shows the last frame.
-    """
-    total = sum(seconds for _, seconds in frames)
-    names: dict[str, str] = {}
-    shown, rules, start = [], [], 0.0
-    for number, (rows, seconds) in enumerate(frames):
-        uses = []
-        for y, row in enumerate(rows):
-            if row:
-                name = names.setdefault(row, f"r{len(names)}")
-                uses.append(f'<use href="#{name}" y="{y * CELL[1]}"/>')
-        last = number == len(frames) - 1
-        hidden = "" if last else ' visibility="hidden"'
-        shown.append(f'<g id="f{number}"{hidden}>{"".join(uses)}</g>')
-        part = 100 * seconds / total
-        rules.append(
-            f"@keyframes k{number}{{0%{{visibility:visible}}{part:.3f}%,100%{{visibility:hidden}}}}"
-            f"#f{number}{{animation:k{number} {total:.2f}s step-end {start - total:.2f}s infinite}}"
-        )
-        start += seconds
-    defined = "".join(f'<g id="{name}">{row}</g>' for row, name in names.items())
-    style = f"<style>{''.join(rules)}</style>"
-    back = f'<rect width="100%" height="100%" fill="{ground}"/>'
-    return f"{opening(*size)}{style}<defs>{defined}</defs>{back}{''.join(shown)}</svg>"
 
 
 async def _still(records: Sequence[Record], theme: str, size: tuple[int, int]) -> str:

