@@ -122,6 +122,7 @@ def tokenize_options(config: RunConfig) -> TokenizeOptions:
         train_on=config.data.train_on,
         reasoning=config.data.reasoning,
         instruction=config.contrastive.instruction,
+        passage_instruction=config.contrastive.passage_instruction,
         hard_negatives=hard_negatives_used(config),
         scored=config.task == "contrastive" and config.contrastive.kind in SCORED_KINDS,
         score_range=config.contrastive.score_range,

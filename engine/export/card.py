@@ -132,7 +132,11 @@ class ModelCard:
                     if self.config.contrastive.instruction
                     else ['queries = model.encode(["…"])']
                 ),
-                'documents = model.encode(["…"])',
+                (
+                    'documents = model.encode(["…"], prompt_name="document")'
+                    if self.config.contrastive.passage_instruction
+                    else 'documents = model.encode(["…"])'
+                ),
             ]
         elif self.merged:
             kind = _SCORES if self.scores else _VISION if self.vision else _TEXT

@@ -39,7 +39,7 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
         f"pooling_mode_{_POOLING[contrastive.pooling]}": True,
         "include_prompt": not contrastive.exclude_prompt,
     }
-    prompts = {"query": contrastive.instruction, "document": ""}
+    prompts = {"query": contrastive.instruction, "document": contrastive.passage_instruction}
     _write(folder / "modules.json", modules)
     _write(folder / "1_Pooling" / "config.json", pooling)
     (folder / "2_Normalize").mkdir()
@@ -79,31 +79,43 @@ def embedding_notes(tokenizer: Any, config: RunConfig) -> list[str]:
     """Return notes for the model card on how embeddings would differ from those in training."""
     contrastive = config.contrastive
     notes = []
+    if lengths := ", ".join(map(str, sorted(contrastive.dimensions))):
+        notes.append(
+            f"Vectors were also trained to be cut to their first {lengths} numbers: "
+            f'`SentenceTransformer("FOLDER", truncate_dim={min(contrastive.dimensions)})`; compare '
+            "them by cosine."
+        )
     if not (tokenizer.is_fast or _ends_with_eos(tokenizer)):
         notes.append(
             f"In training every text ended with {tokenizer.eos_token}. The tokenizer is a slow one "
             "that does not append it by itself, so append it to the texts to embed."
         )
-    if not (contrastive.instruction and contrastive.exclude_prompt and tokenizer.is_fast):
+    given = [one for one in (contrastive.instruction, contrastive.passage_instruction) if one]
+    if not (given and contrastive.exclude_prompt and tokenizer.is_fast):
         return notes
-    alone = len(tokenizer(contrastive.instruction, add_special_tokens=False)["input_ids"])
-    joined = tokenizer(
-        f"{contrastive.instruction}a", add_special_tokens=False, return_offsets_mapping=True
-    )["offset_mapping"]
-    inside = sum(end <= len(contrastive.instruction) for _, end in joined)
-    if alone != inside and contrastive.pooling != "last":
+    merges = any(_merges_with_text(tokenizer, instruction) for instruction in given)
+    if merges and contrastive.pooling != "last":
         notes.append(
             "The end of the instruction and the first word after it are one token. "
             "That token was pooled in training but sentence-transformers excludes it, so "
-            "embeddings of queries differ slightly from those of the run."
+            "embeddings of texts with it differ slightly from those of the run."
         )
     if contrastive.pooling == "weighted_mean":
         notes.append(
             "The weights of the pooling started with 1 after the instruction in training; "
             "sentence-transformers counts the tokens of the instruction too, so embeddings of "
-            "queries differ slightly from those of the run."
+            "texts with it differ slightly from those of the run."
         )
     return notes
+
+
+def _merges_with_text(tokenizer: Any, instruction: str) -> bool:
+    """Return whether the end of an instruction and the first word after it can be one token."""
+    alone = len(tokenizer(instruction, add_special_tokens=False)["input_ids"])
+    joined = tokenizer(f"{instruction}a", add_special_tokens=False, return_offsets_mapping=True)[
+        "offset_mapping"
+    ]
+    return bool(alone != sum(end <= len(instruction) for _, end in joined))
 
 
 def _write(file: Path, content: Any) -> None:

@@ -36,6 +36,11 @@ class ContrastiveResult:
     positive is strictly the nearest; share of excluded candidates; remaining candidates, the
     positive included."""
 
+    def loss_alone(self) -> ContrastiveResult:
+        """Return the loss without anchors and measurements, to be added to another result."""
+        nothing = {name: torch.zeros_like(value) for name, value in self.sums.items()}
+        return ContrastiveResult(self.loss_sum, 0, nothing)
+
     def mean(self, name: str) -> float:
         """Return the mean of a measurement over the anchors; 0 without anchors."""
         return float(self.sums[name]) / max(self.count, 1)
@@ -114,6 +119,34 @@ def pairwise_logistic(
     )
 
 
+def triplet(
+    anchors: Tensor,
+    candidates: Tensor,
+    positive: Tensor,
+    mask: Tensor | None,
+    temperature: float | Tensor = 1.0,
+    symmetric: bool | Reverse = False,
+    margin: float | None = None,
+    *,
+    lead: float,
+) -> ContrastiveResult:
+    """Sum the triplet loss over the anchors, and the measurements in `FIGURES`.
+
+    The loss of an anchor is the mean over its negatives of
+    max(0, cos_negative − cos_positive + lead), or 0 if it has no negative; the cosine of the
+    positive is to exceed that of a negative by `lead`. With one negative per anchor it is
+    sentence-transformers' `TripletLoss` with the cosine distance. The other arguments are those of
+    `info_nce`; the temperature is not used.
+
+    Source: Schroff et al., "FaceNet", 2015, with cosine distance.
+    """
+
+    def hinge(cosines: Tensor, own: Tensor, excluded: Tensor, _: float | Tensor) -> Tensor:
+        return _mean_over_negatives(torch.relu(_lead_of(cosines, own) + lead), own, excluded)
+
+    return _contrast(hinge, anchors, candidates, positive, mask, temperature, symmetric, margin)
+
+
 def _contrast(
     score: Score,
     anchors: Tensor,
@@ -174,11 +207,20 @@ def _softmax_loss(
 def _logistic_loss(
     cosines: Tensor, positive: Tensor, excluded: Tensor, temperature: float | Tensor
 ) -> Tensor:
-    own = positive.unsqueeze(1)
-    negative = (~excluded).scatter(1, own, False)
-    lead = (cosines - cosines.gather(1, own)) / temperature
-    terms = torch.logaddexp(lead, torch.zeros_like(lead)) * negative
-    return terms.sum(dim=1) / negative.sum(dim=1).clamp_min(1)
+    lead = _lead_of(cosines, positive) / temperature
+    terms = torch.logaddexp(lead, torch.zeros_like(lead))
+    return _mean_over_negatives(terms, positive, excluded)
+
+
+def _lead_of(cosines: Tensor, positive: Tensor) -> Tensor:
+    """Return by how much each cosine [N, M] exceeds that of the positive of its anchor."""
+    return cosines - cosines.gather(1, positive.unsqueeze(1))
+
+
+def _mean_over_negatives(terms: Tensor, positive: Tensor, excluded: Tensor) -> Tensor:
+    """Return the mean of the terms [N, M] of the negatives of each anchor, [N]; 0 without any."""
+    negative = (~excluded).scatter(1, positive.unsqueeze(1), False)
+    return (terms * negative).sum(dim=1) / negative.sum(dim=1).clamp_min(1)
 
 
 def _figures(cosines: Tensor, positive: Tensor, excluded: Tensor) -> dict[str, Tensor]:

@@ -391,7 +391,7 @@ def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:
         set_lr=trainer.set_lr,
         describe=SamplePreview(setup.loaded.tokenizer).of,
         accumulate=config.train.accumulate,
-        in_batch_negatives=config.contrastive.kind in ("infonce", "pairwise"),
+        in_batch_negatives=config.contrastive.kind in ("infonce", "pairwise", "triplet"),
     )
 
 

@@ -29,7 +29,7 @@ from fttui.engine.config.schema import (
 from fttui.engine.export.__main__ import main
 from fttui.engine.export.embedding import write_embedding_files
 from fttui.engine.losses.pooling import pool
-from fttui.engine.protocol.events import SampleGenerated
+from fttui.engine.protocol.events import EvalFinished, SampleGenerated
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.objectives.evaluator import Evaluator
@@ -186,7 +186,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
         from fttui.engine.data.records.formats import PairRecord
         from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
 
-        options = TokenizeOptions(max_length=24, instruction="find: ")
+        options = TokenizeOptions(24, instruction="find: ", passage_instruction="doc: ")
         records = [PairRecord(word, word, word) for word in WORDS]
         settings = self._tokenizer, options, Findings(), lambda *_: None
         examples = tokenize_records(records, *settings)
@@ -194,18 +194,24 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
         with self._evaluation_mode():
             hidden = self._trainer._forward(self._trainer.model, batch)
             texts = self._trainer.objective.pool(hidden, batch)
-        vectors.append(torch.nn.functional.normalize(texts.vectors[texts.anchors]))
+        vectors.append(torch.nn.functional.normalize(texts.vectors))
         return evaluate(self, interrupted)
 
     sets: dict[str, Any] = {
+        "contrastive__kind": "triplet",
+        "contrastive__dimensions": "[16, 8]",
+        "contrastive__cross_accumulation": "on",
         "contrastive__instruction": "'find: '",
+        "contrastive__passage_instruction": "'doc: '",
         "contrastive__pooling": "mean",
         "data__max_length": 24,
         "eval__every": 4,
     }
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Evaluator, "evaluate", embedding)
-        run, _ = trained(folder, "contrastive", **sets)
+        run, played = trained(folder, "contrastive", **sets)
+    measured = played.events(EvalFinished)[-1].metrics
+    assert {"ndcg_at_10", "ndcg_at_10_16", "ndcg_at_10_8"} <= measured.keys()
     return export(run, folder / "merged", "--kind", "merged"), vectors[-1]
 
 
@@ -224,15 +230,16 @@ def test_plain_transformers_embed_as_the_engine_did(embedder: tuple[Path, Tensor
     mask = batch["attention_mask"].clone()
     mask[:, : len("find: ")] = 0
     found = torch.nn.functional.normalize(pool(hidden, mask, "mean"))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, expected[: len(WORDS)], atol=1e-5, rtol=0)
 
 
 def test_sentence_transformers_embed_as_the_engine_did(embedder: tuple[Path, Tensor]) -> None:
     library = pytest.importorskip("sentence_transformers")
     out, expected = embedder
     model = library.SentenceTransformer(str(out), device="cpu")
-    found = torch.as_tensor(model.encode(WORDS, prompt_name="query"))
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    found = [torch.as_tensor(model.encode(WORDS, prompt_name=n)) for n in ("query", "document")]
+    torch.testing.assert_close(torch.cat(found), expected, atol=1e-5, rtol=0)
+    assert "truncate_dim=8" in (out / "README.md").read_text()
     long = model.encode(["x" * 100])
     assert long == pytest.approx(model.encode(["x" * 23]), abs=1e-6)  # cut before the EOS
 

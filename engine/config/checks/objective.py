@@ -15,7 +15,7 @@ from ..tasks import (
 )
 from .problem import Problem
 
-_PAIR_KINDS = ("infonce", "pairwise", *SCORED_KINDS)
+_PAIR_KINDS = ("infonce", "pairwise", "triplet", *SCORED_KINDS)
 
 
 def _check_task(config: RunConfig) -> Iterator[Problem]:
@@ -119,6 +119,28 @@ def _check_scored(config: RunConfig) -> Iterator[Problem]:
             f"contrastive.{key}",
             f"is set, but kind {kind} compares cosines with scores and does not use it; remove "
             "the key, or set contrastive.kind: infonce for pairs without scores",
+        )
+
+
+def _check_dimensions(config: RunConfig) -> Iterator[Problem]:
+    """Yield problems of `dimensions`, and of settings that the loss of triplets does not use."""
+    own = config.contrastive
+    if own.dimensions and config.task != "contrastive":
+        yield Problem(
+            "contrastive.dimensions",
+            f"is set, but only task contrastive compares vectors, and the task is {config.task}; "
+            "remove the key, or set task: contrastive",
+        )
+    if len(set(own.dimensions)) < len(own.dimensions):
+        yield Problem(
+            "contrastive.dimensions",
+            f"got {own.dimensions}, in which a length is repeated; name each once",
+        )
+    if own.kind == "triplet" and own.learn_temperature:
+        yield Problem(
+            "contrastive.learn_temperature",
+            "got true, but kind triplet has a margin and no temperature; remove the key, or set "
+            "contrastive.kind: infonce",
         )
 
 
@@ -317,6 +339,7 @@ OBJECTIVE = (
     _check_task,
     _check_candidates,
     _check_scored,
+    _check_dimensions,
     _check_temperature,
     _check_losses,
     _check_completions,

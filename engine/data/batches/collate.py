@@ -104,7 +104,7 @@ def collate_pairs(
     Returns:
         `input_ids`, `attention_mask`, `labels` [2B + N, T]: labels are not shifted and are
         `IGNORED` in hard negatives and padding; `pool_mask` [2B + N, T], the attention mask
-        without the anchors' instruction; `pair_count` B; `negative_owner` [N], the anchor of
+        without the instructions; `pair_count` B; `negative_owner` [N], the anchor of
         each negative; `text_hash` [2B + N] int64, equal for equal token ids; `label` [B]
         int64, `NO_LABEL` if it has none; `ids`, B strings; `score` [B] fp32, if they have scores.
     """
@@ -117,8 +117,8 @@ def collate_pairs(
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, IGNORED)
     labels[2 * len(examples) :] = IGNORED
     pool_mask = batch["attention_mask"].clone()
-    for index, example in enumerate(examples):
-        pool_mask[index, : example.prompt] = 0
+    for row, prompt in enumerate(_instruction_tokens(examples, hard_negatives)):
+        pool_mask[row, :prompt] = 0
     label = [NO_LABEL if example.label is None else example.label for example in examples]
     scores = [example.score for example in examples if example.score is not None]
     return {
@@ -132,6 +132,13 @@ def collate_pairs(
         "ids": [example.id for example in examples],
         **({"score": torch.tensor(scores, dtype=torch.float32)} if scores else {}),
     }
+
+
+def _instruction_tokens(examples: Sequence[PairExample], hard_negatives: int) -> list[int]:
+    """Return the tokens of the instruction before each text, in the order of `collate_pairs`."""
+    passages = [one.passage_prompts or (0,) * (1 + len(one.negatives)) for one in examples]
+    found = [one.prompt for one in examples] + [prompts[0] for prompts in passages]
+    return found + [n for prompts in passages for n in prompts[1 : 1 + hard_negatives]]
 
 
 def text_hash(ids: Sequence[int]) -> int:

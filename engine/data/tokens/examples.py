@@ -39,6 +39,8 @@ class PairExample:
     """Number of leading tokens of the anchor that belong to the instruction."""
     score: float | None = None
     """How similar anchor and positive are, as the loss uses it; None for losses without scores."""
+    passage_prompts: tuple[int, ...] = ()
+    """The same as `prompt` of the positive and of each negative; empty if they have none."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 

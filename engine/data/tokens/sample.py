@@ -85,10 +85,11 @@ def _parts(example: Example) -> Iterator[_Part]:
         case TextExample(input_ids=ids, labels=labels):
             yield "text", ids, _predicted(labels)
         case PairExample(anchor=anchor, positive=positive, negatives=negatives, prompt=prompt):
-            yield "anchor", anchor, [IGNORED] * prompt + anchor[prompt:]
-            yield "positive", positive, positive
-            for number, ids in enumerate(negatives, start=1):
-                yield f"negative {number}", ids, ids
+            prompts = example.passage_prompts or (0,) * (1 + len(negatives))
+            yield "anchor", anchor, _behind(anchor, prompt)
+            yield "positive", positive, _behind(positive, prompts[0])
+            for number, (ids, before) in enumerate(zip(negatives, prompts[1:], strict=True), 1):
+                yield f"negative {number}", ids, _behind(ids, before)
         case PreferenceExample(chosen=chosen, rejected=rejected, margin=margin):
             better = "chosen" if margin is None else f"chosen, margin {margin:g}"
             yield better, chosen.input_ids, _predicted(chosen.labels)
@@ -99,6 +100,11 @@ def _parts(example: Example) -> Iterator[_Part]:
         case PackedExample(documents=documents):
             for document in documents:
                 yield "text", document.input_ids, _predicted(document.labels)
+
+
+def _behind(ids: list[int], prompt: int) -> list[int]:
+    """Return labels for the tokens behind an instruction of `prompt` tokens."""
+    return [IGNORED] * prompt + ids[prompt:]
 
 
 def _predicted(labels: list[int]) -> list[int]:

@@ -84,6 +84,8 @@ class TokenizeOptions:
     """Whether the reasoning of assistant turns is learned or dropped."""
     instruction: str = ""
     """Text put before every anchor."""
+    passage_instruction: str = ""
+    """Text put before every positive and every hard negative."""
     hard_negatives: int = 0
     """Largest number of hard negatives per pair."""
     scored: bool = False
@@ -318,10 +320,15 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
             findings.note(NO_OFFSETS, place_of(pair))
             continue
         findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
-        offsets = whole[0].offsets[: members[0].kept]
-        prompt = _prompt_tokens(offsets, len(options.instruction))
-        if members[0].cut and prompt == members[0].kept:
-            # Nothing of the anchor is left behind the instruction.
+        prompts = [
+            _prompt_tokens((full.offsets or [])[: member.kept], len(before))
+            for full, member, before in zip(whole, members, _before(pair, options), strict=True)
+        ]
+        if any(
+            member.cut and prompt == member.kept
+            for prompt, member in zip(prompts, members, strict=True)
+        ):
+            # Nothing of a text is left behind its instruction.
             findings.note(NO_TARGET, place_of(pair))
             continue
         if options.scored and pair.negatives:
@@ -334,8 +341,9 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
             positive,
             tuple(negatives),
             pair.label,
-            prompt,
+            prompts[0],
             score,
+            tuple(prompts[1:]) if any(prompts[1:]) else (),
             place=pair.place,
         )
 
@@ -348,9 +356,13 @@ def _prompt_tokens(offsets: Offsets, characters: int) -> int:
 
 
 def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[PlacedText]:
-    edge = len(options.instruction)
     place = place_of(pair)
-    yield PlacedText(options.instruction + pair.anchor, place, (edge,) if edge else ())
-    yield PlacedText(pair.positive, place)
-    for negative in pair.negatives[: options.hard_negatives]:
-        yield PlacedText(negative, place)
+    texts = (pair.anchor, pair.positive, *pair.negatives[: options.hard_negatives])
+    for before, text in zip(_before(pair, options), texts, strict=True):
+        yield PlacedText(before + text, place, (len(before),) if before else ())
+
+
+def _before(pair: PairRecord, options: TokenizeOptions) -> list[str]:
+    """Return the instruction before each text of a pair: anchor, positive, hard negatives."""
+    passages = 1 + len(pair.negatives[: options.hard_negatives])
+    return [options.instruction, *[options.passage_instruction] * passages]

@@ -102,11 +102,13 @@ def write_gguf_folder(
     name = f"model-{options.kind}.gguf"
     notes = _convert(merged, folder / name, config, progress, options)
     if config.task == "contrastive":
-        if config.contrastive.instruction:
-            notes.append(
-                "The instruction before queries: write "
-                f"{json.dumps(config.contrastive.instruction)} before each of them."
-            )
+        own = config.contrastive
+        instructions = {"queries": own.instruction, "documents": own.passage_instruction}
+        notes += [
+            f"The instruction before {of}: write {json.dumps(text)} before each of them."
+            for of, text in instructions.items()
+            if text
+        ]
     else:
         tokenizer = AutoTokenizer.from_pretrained(str(merged))
         text, more = modelfile(name, tokenizer, _stops(merged, tokenizer))

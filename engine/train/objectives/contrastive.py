@@ -6,9 +6,9 @@ layout, so one loss serves a micro-batch, a whole optimizer step, and the texts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -16,7 +16,13 @@ import torch
 from torch import Tensor
 
 from ...config.schema import ContrastiveConfig
-from ...losses.contrastive import ContrastiveResult, Reverse, info_nce, pairwise_logistic
+from ...losses.contrastive import (
+    ContrastiveResult,
+    Reverse,
+    info_nce,
+    pairwise_logistic,
+    triplet,
+)
 from ...losses.gather import gather_counts, gather_rows, own_rank, world_size
 from ...losses.masks import Exclusions, Texts, exclusion_mask
 from ...losses.pooling import pool
@@ -43,6 +49,10 @@ class PairTexts:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.vectors)
+
+    def cut(self, size: int) -> PairTexts:
+        """Return the texts with the first `size` numbers of their vectors."""
+        return replace(self, vectors=self.vectors[:, :size])
 
     @property
     def anchors(self) -> slice:
@@ -132,10 +142,12 @@ class PairObjective:
 
     scored = False
     """Whether the loss compares cosines with the scores of pairs."""
+    main = "ndcg_at_10"
+    """The metric that is also measured for shorter vectors."""
 
     def __init__(self, config: ContrastiveConfig) -> None:
         self._config = config
-        self._loss = pairwise_logistic if config.kind == "pairwise" else info_nce
+        self._loss = _loss_of(config)
         self._rules = Exclusions(
             duplicates=config.mask_duplicates,
             labels=config.mask_labels,
@@ -165,13 +177,34 @@ class PairObjective:
         return reduce(add, self.blocks(everyone, own))
 
     def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
-        """Yield the results of one block of anchors at a time, so that each can be freed early."""
+        """Yield the results of one block of anchors at a time, so that each can be freed early.
+
+        The losses of vectors cut to `contrastive.dimensions` follow, without anchors and figures.
+        """
+        yield from self.whole_blocks(everyone, own)
+        for size in self._config.dimensions:
+            for part in self.whole_blocks(everyone.cut(size), own):
+                yield part.loss_alone()
+
+    def whole_blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
+        """Yield the results of `blocks` for vectors of one length."""
         size = max(1, COSINES_AT_ONCE // max(1, len(everyone)))
         for start in range(own.start, max(own.stop, own.start + 1), size):
             yield self._block(everyone, slice(start, min(start + size, own.stop)))
 
     def held_out(self, everyone: PairTexts, own: range) -> dict[str, float]:
-        """Return the metrics of held-out texts, as sums over the anchors in a range."""
+        """Return the metrics of held-out texts, as sums over the anchors in a range.
+
+        For vectors cut to `contrastive.dimensions` the `main` one follows, with the length in its
+        name, such as `ndcg_at_10_64`.
+        """
+        found = self.measured(everyone, own)
+        for size in self._config.dimensions:
+            found[f"{self.main}_{size}"] = self.measured(everyone.cut(size), own)[self.main]
+        return found
+
+    def measured(self, everyone: PairTexts, own: range) -> dict[str, float]:
+        """Return the metrics of `held_out` for vectors of one length."""
         return retrieval(everyone, own)
 
     def _block(self, everyone: PairTexts, rows: slice) -> ContrastiveResult:
@@ -192,6 +225,13 @@ class PairObjective:
             symmetric=symmetric,
             margin=self._config.mask_margin,
         )
+
+
+def _loss_of(config: ContrastiveConfig) -> Callable[..., ContrastiveResult]:
+    """Return the loss over anchors and candidates of a kind that compares texts without scores."""
+    if config.kind == "triplet":
+        return partial(triplet, lead=config.margin)
+    return pairwise_logistic if config.kind == "pairwise" else info_nce
 
 
 def retrieval(everyone: PairTexts, own: range) -> dict[str, float]:

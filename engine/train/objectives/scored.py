@@ -30,12 +30,13 @@ class ScoredObjective(PairObjective):
     """
 
     scored = True
+    main = "spearman"
 
     def pool(self, hidden: Tensor, batch: dict[str, Any]) -> PairTexts:
         """Pool the last hidden states [2B, T, H] of one micro-batch and keep its scores."""
         return replace(super().pool(hidden, batch), scores=batch["score"])
 
-    def blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
+    def whole_blocks(self, everyone: PairTexts, own: range) -> Iterator[ContrastiveResult]:
         """Yield the result of this rank's pairs, as a single block."""
         scores = _scores(everyone)
         cosines = self._cosines(everyone)
@@ -48,7 +49,7 @@ class ScoredObjective(PairObjective):
             sums["ordered"] = ordered_share(seen, scores).to(seen.dtype) * len(own)
         yield ContrastiveResult(loss, len(own), sums)
 
-    def held_out(self, everyone: PairTexts, own: range) -> dict[str, float]:
+    def measured(self, everyone: PairTexts, own: range) -> dict[str, float]:
         """Return Spearman's correlation of cosine and score, times the number of pairs in `own`."""
         return {"spearman": spearman(self._cosines(everyone), _scores(everyone)) * len(own)}
 

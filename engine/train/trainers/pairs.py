@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import Trainer
 
 from ...config.memory.contrastive_candidates import uses_gradcache
 from ...config.schema import RunConfig
+from ...errors import ConfigError
 from ...losses.contrastive import ContrastiveResult
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.gather import gather_sizes
@@ -50,10 +52,24 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         """Factor from a sum over this rank's anchors to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
+        self._require_shorter(config.contrastive.dimensions)
         self.objective = pair_objective(config.contrastive)
         self.objective.temperature.to(self.args.device)
         self._hidden = HiddenStates(self.model).attach()
         self._head = lm_head_of(self.model)
+
+    def _require_shorter(self, dimensions: Sequence[int]) -> None:
+        """Refuse lengths of cut vectors that are not shorter than the vectors.
+
+        Raises:
+            ConfigError: One of them is not.
+        """
+        width = self.model.config.get_text_config().hidden_size
+        if long := [size for size in dimensions if size >= width]:
+            raise ConfigError(
+                f"contrastive.dimensions: got {long[0]}, but the vectors of this model have "
+                f"{width} numbers, which are always compared; name smaller lengths only"
+            )
 
     def eager_forward(self, fact: str) -> Forward:
         """Return the forward strategy without CUDA graphs."""

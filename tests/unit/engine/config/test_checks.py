@@ -435,6 +435,24 @@ def test_preference_tasks_refuse_settings_they_cannot_use(change, key):
     assert keys(check_config(config(change))) == [key]
 
 
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"contrastive": {"dimensions": [64]}}, "contrastive.dimensions"),
+        (
+            {"task": "contrastive", "contrastive": {"kind": "infonce", "dimensions": [64, 64]}},
+            "contrastive.dimensions",
+        ),
+        (
+            {"task": "contrastive", "contrastive": {"kind": "triplet", "learn_temperature": True}},
+            "contrastive.learn_temperature",
+        ),
+    ],
+)
+def test_settings_of_vectors_that_no_loss_uses_are_refused(change, key):
+    assert keys(check_config(config(change))) == [key]
+
+
 def test_more_whole_layers_than_there_are_are_refused():
     all_of_them = config({"train": {"activation_checkpointing": True, "whole_layers": 16}})
     assert check_model(all_of_them, layers=16) == []

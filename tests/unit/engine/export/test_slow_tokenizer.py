@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fttui.engine.config.schema import ContrastiveConfig
 from fttui.engine.export.embedding import embedding_notes, end_with_eos
 from tests.support.tokenizer import tiny_tokenizer
 
@@ -27,9 +28,7 @@ class Slow:
         return {"input_ids": [1, *self._end]}
 
 
-CONFIG: Any = SimpleNamespace(
-    contrastive=SimpleNamespace(instruction="find: ", exclude_prompt=True, pooling="mean")
-)
+CONFIG: Any = SimpleNamespace(contrastive=ContrastiveConfig(instruction="find: "))
 
 
 @pytest.mark.parametrize("appends", [True, False])

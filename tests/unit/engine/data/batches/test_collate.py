@@ -77,3 +77,16 @@ def test_equal_texts_have_equal_hashes():
 def test_hash_is_pinned_over_processes_and_machines():
     assert text_hash([1, 2, 3]) == text_hash((1, 2, 3)) == -5405627362230748553
     assert text_hash([3, 2, 1]) != text_hash([1, 2, 3])
+
+
+def test_instructions_of_passages_are_not_pooled_either():
+    pairs = [
+        PairExample(
+            "a", [7, 11, PAD], [12, PAD], ([14, PAD], [15, PAD]), passage_prompts=(1, 0, 1)
+        ),
+        PairExample("b", [21, PAD], [5, 22, PAD], ([24, PAD],), prompt=1, passage_prompts=(2, 1)),
+    ]
+    for most, hard in ((1, [[1, 1, 0], [0, 1, 0]]), (2, [[1, 1, 0], [0, 1, 0], [0, 1, 0]])):
+        batch = collate_pairs(pairs, PAD, hard_negatives=most)
+        passages = [[0, 1, 0], [0, 0, 1]]
+        assert batch["pool_mask"].tolist() == [[1, 1, 1], [0, 1, 0], *passages, *hard]

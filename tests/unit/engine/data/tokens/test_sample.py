@@ -67,6 +67,16 @@ REJECTED = CompletionRecord("r", "p", "bad")
             },
         ),
         (
+            PairRecord("p", "query", "answer", ("other", "third")),
+            {"instruction": "find: ", "passage_instruction": "doc: ", "hard_negatives": 2},
+            {
+                "anchor": "find: «query<|im_end|>»",
+                "positive": "doc: «answer<|im_end|>»",
+                "negative 1": "doc: «other<|im_end|>»",
+                "negative 2": "doc: «third<|im_end|>»",
+            },
+        ),
+        (
             PreferenceRecord("r", CHOSEN, REJECTED),
             {},
             {"chosen": "p«good<|im_end|>»", "rejected": "p«bad<|im_end|>»"},
