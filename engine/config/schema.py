@@ -22,6 +22,7 @@ from .sections.base import Section as Section
 from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
 from .sections.model import AdapterConfig as AdapterConfig
 from .sections.model import ModelConfig as ModelConfig
+from .sections.model import NewToken as NewToken
 from .sections.outward import AlertsConfig as AlertsConfig
 from .sections.outward import HubConfig as HubConfig
 from .sections.outward import Tracker as Tracker
@@ -286,3 +287,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     def copies_reference(self) -> bool:
         """Whether the reference is a copy of the trained weights, which needs memory."""
         return self.has_reference and self.adapter.needs_copy_as_reference
+
+    @property
+    def added_tokens(self) -> list[str]:
+        """The tokens of `data.special_tokens` and `model.add_tokens`, in this order."""
+        return [*self.data.special_tokens, *(one.token for one in self.model.add_tokens)]

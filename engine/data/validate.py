@@ -171,7 +171,7 @@ def _messages(
     yield from map(_line, _expert_memory(config, tokenizer.name_or_path))
     if remark := check_weight_files(tokenizer.name_or_path, config.model.revision):
         yield _line(f"weights: {remark}; a run refuses the model if it needs them")
-    if config.data.special_tokens:
+    if config.added_tokens:
         limits = limits.with_rows(max(tokenizer.get_vocab().values()) + 1)
     yield from check_data(
         config,

@@ -70,6 +70,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--ema", action="store_true", help="export the moving average of the trained weights"
     )
+    parser.add_argument("--average", type=int, default=1, metavar="N", help="mean of N checkpoints")
     parser.add_argument("--type", choices=TYPES, default="f16", help="of weights in a GGUF file")
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="folder of llama.cpp")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to this repository")
@@ -93,7 +94,7 @@ def _export(options: argparse.Namespace) -> None:
     run = RunDirectory(options.run.absolute())
     config = read_resolved(run.config)
     print_line("checking the checkpoint")
-    trained = read_trained(run, options.checkpoint, ema=options.ema)
+    trained = read_trained(run, options.checkpoint, ema=options.ema, average=options.average)
     command = _command(run, trained.manifest, options)
     accepted = _require_same_model(run, trained.manifest, config, options.accept_changed, command)
     lineage = read_lineage(run, trained.manifest)
@@ -136,6 +137,7 @@ def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace)
     words += [options.type] * (options.kind == "gguf")
     words += ["--llama-cpp", str(options.llama_cpp)] * (options.llama_cpp is not None)
     words += ["--ema"] * options.ema
+    words += ["--average", str(options.average)] * (options.average > 1)
     words += ["--push", options.push] * (options.push is not None)
     words += ["--public"] * options.public
     if not options.out.absolute().is_relative_to(run.path):

@@ -55,6 +55,8 @@ class ModelCard:
     """Paragraphs about the use of the export, and about differences from the model in training."""
     gguf: str | None = None
     """Name of the GGUF file; None for an export to the Python libraries."""
+    mean_of: Sequence[str] = ()
+    """The checkpoints of whose weights these are the mean; empty if of one."""
     left_out: Sequence[str] = ()
     """What the format of the export could not carry over, a sentence each."""
 
@@ -113,6 +115,8 @@ class ModelCard:
             if self.averaged
             else ""
         )
+        if self.mean_of:
+            average += f" The weights are the mean of the checkpoints {', '.join(self.mean_of)}."
         return (
             f"{self.base.name}, fine-tuned by fttui for the task {self.config.task}. "
             f"{what}{average}\n\n"

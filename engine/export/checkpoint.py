@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ..errors import CheckpointError
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.run_dir import RunDirectory
+from .lineage import names_leading_to, readable_records
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"
@@ -30,21 +31,77 @@ class TrainedFiles:
     """PEFT's configuration as JSON; an empty object without an adapter."""
     averaged: bool
     """Whether the weights are the moving average."""
+    mean_of: tuple[str, ...] = ()
+    """The checkpoints of whose weights these are the mean, oldest first; empty if of one."""
 
 
-def read_trained(run: RunDirectory, wanted: str, *, ema: bool) -> TrainedFiles:
+def read_trained(run: RunDirectory, wanted: str, *, ema: bool, average: int = 1) -> TrainedFiles:
     """Find a checkpoint, verify all its files, and read its trained weights.
 
     Args:
         run: the run, which may be training.
         wanted: a name, a step, or `last`.
         ema: read the moving average instead of the last weights.
+        average: take the mean of the weights of this many checkpoints, of which it is the last.
 
     Raises:
-        CheckpointError: the checkpoint is missing or damaged, or has no moving average.
+        CheckpointError: a checkpoint is missing or damaged, or has no moving average, or fewer lead
+            to it than are to be averaged.
     """
     ledger = CheckpointStore(run)
     manifest = ledger.find(wanted)
+    chosen = _leading(run, ledger, manifest, average)
+    read = [_read(ledger, one, ema=ema) for one in chosen]
+    weights, settings, initial = read[-1]
+    if len(read) > 1:
+        from .plain import mean_weights
+
+        weights = mean_weights(
+            {one.name: found[0] for one, found in zip(chosen, read, strict=True)}
+        )
+    if OWN not in manifest.files:
+        from .plain import plain_adapter  # it imports torch, which errors above need not wait for
+
+        weights, settings = plain_adapter(weights, settings, initial)
+    names = tuple(one.name for one in chosen) if len(chosen) > 1 else ()
+    return TrainedFiles(manifest, weights, settings, averaged=ema, mean_of=names)
+
+
+def _leading(
+    run: RunDirectory, ledger: CheckpointStore, last: Manifest, count: int
+) -> list[Manifest]:
+    """Return the last `count` checkpoints on the way to one, which is the last of them.
+
+    Raises:
+        CheckpointError: there are fewer.
+    """
+    if count == 1:
+        return [last]
+    way = names_leading_to(last.name, readable_records(run))
+    if not way:
+        raise CheckpointError(
+            f"--average {count}: the journal does not tell which checkpoints lead to {last.name}; "
+            "name a checkpoint that the run wrote itself"
+        )
+    kept = {manifest.name: manifest for manifest in ledger.all()}
+    found = [kept[name] for name in way if name in kept]
+    if len(found) < count:
+        names = ", ".join(one.name for one in found)
+        raise CheckpointError(
+            f"--average {count}: {len(found)} checkpoints on the way to {last.name} exist ({names})"
+            "; average fewer, or train with a larger checkpoint.keep"
+        )
+    return found[-count:]
+
+
+def _read(
+    ledger: CheckpointStore, manifest: Manifest, *, ema: bool
+) -> tuple[bytes, bytes, bytes | None]:
+    """Return the weights, the settings and the initial adapter of a checkpoint, verified.
+
+    Raises:
+        CheckpointError: it is damaged or was removed, or has no moving average.
+    """
     whole = OWN in manifest.files
     file = AVERAGE if ema else OWN if whole else WEIGHTS
     if file not in manifest.files:
@@ -63,8 +120,4 @@ def read_trained(run: RunDirectory, wanted: str, *, ema: bool) -> TrainedFiles:
             "removes older ones; choose another, or, while the run is live, write one that is "
             "never removed with: fttui ctl checkpoint pin"
         ) from None
-    if not whole:
-        from .plain import plain_adapter  # it imports torch, which errors above need not wait for
-
-        weights, settings = plain_adapter(weights, settings, initial)
-    return TrainedFiles(manifest, weights, settings, averaged=ema)
+    return weights, settings, initial

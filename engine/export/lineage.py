@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..protocol.codec import decode_readable
@@ -52,8 +52,33 @@ def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
 
     Records that this version cannot read are left out.
     """
+    return lineage_of(run.id, readable_records(run), manifest)
+
+
+def readable_records(run: RunDirectory) -> Iterator[Record]:
+    """Yield the records of a run's journal that this version can read."""
     records = (decode_readable(payload) for payload in FrameReader(run.journal))
-    return lineage_of(run.id, (record for record in records if record is not None), manifest)
+    yield from (record for record in records if record is not None)
+
+
+def names_leading_to(last: str, records: Iterable[Record]) -> list[str]:
+    """Return the names of the checkpoints on the way to one, oldest first, itself included.
+
+    Checkpoints of steps that were rolled back are left out. Some may have been removed since. The
+    list is empty if the records do not report the checkpoint.
+    """
+    names: list[tuple[int, str]] = []
+    for record in records:
+        match record.event:
+            case RolledBack(to_step=to_step):
+                names = [one for one in names if one[0] <= to_step]
+            case CheckpointSaved(name=name):
+                names.append((record.step, name))
+                if name == last:
+                    return [one for _, one in names]
+            case _:
+                pass
+    return []
 
 
 def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:

@@ -1,14 +1,17 @@
-"""Converts an adapter for changed base weights (PiSSA, OLoRA) into one for the unchanged base."""
+"""Trained weights as others use them: for the unchanged base model, or the mean of several."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import safetensors.torch
 import torch
+
+from ..errors import CheckpointError
 
 _FIRST = re.compile(r"\.lora_(embedding_)?A")
 _SECOND = re.compile(r"\.lora_(embedding_)?B")
@@ -40,6 +43,33 @@ def plain_adapter(weights: bytes, settings: bytes, initial: bytes | None) -> tup
     joined = {name: _joined(name, one, first.get(name), scale) for name, one in trained.items()}
     _double(found)
     return safetensors.torch.save(joined, metadata={"format": "pt"}), json.dumps(found).encode()
+
+
+def mean_weights(files: Mapping[str, bytes]) -> bytes:
+    """Return the mean of the weights of several checkpoints, each in its own precision.
+
+    Args:
+        files: the safetensors files by the names of their checkpoints.
+
+    Raises:
+        CheckpointError: they do not hold the same weights.
+    """
+    first, *others = files
+    total = {name: t.double() for name, t in safetensors.torch.load(files[first]).items()}
+    dtypes = {name: t.dtype for name, t in safetensors.torch.load(files[first]).items()}
+    for other in others:
+        found = safetensors.torch.load(files[other])
+        shapes = {name: tensor.shape for name, tensor in found.items()}
+        if shapes != {name: tensor.shape for name, tensor in total.items()}:
+            raise CheckpointError(
+                f"checkpoints {first} and {other} do not hold the same weights, so they have no "
+                "mean; average checkpoints of one configuration"
+            )
+        for name, tensor in found.items():
+            total[name] += tensor.double()
+    mean = {name: (one / len(files)).to(dtypes[name]) for name, one in total.items()}
+    made: bytes = safetensors.torch.save(mean, metadata={"format": "pt"})
+    return made
 
 
 def _joined(

@@ -257,6 +257,7 @@ def _finish(
         base=describe_base(config.model, str(tokenizer.name_or_path)),
         merged=merged,
         averaged=files.averaged,
+        mean_of=files.mean_of,
         vision=vision,
         notes=notes,
     )

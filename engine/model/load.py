@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -98,8 +99,10 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
             merge_adapter(base, start, device)
         if lean:
             make_lean(base, device)
-        new_ids = list(found.new_tokens.values())
-        loaded = equip(base, found.tokenizer, config, device, progress, new_ids, start)
+        new = found.new_tokens
+        loaded = equip(base, found.tokenizer, config, device, progress, new, start)
+    if found.known:
+        loaded.facts["known tokens"] = f"{', '.join(found.known)}: not added"
     if left_out:
         loaded.facts["weights left out"] = left_out
     return loaded
@@ -111,7 +114,7 @@ def equip(
     config: RunConfig,
     device: torch.device,
     progress: Progress,
-    new_ids: Sequence[int] = (),
+    new_tokens: Mapping[int, Sequence[int]] = MappingProxyType({}),
     start: AdapterFile | None = None,
 ) -> LoadedModel:
     """Prepare a loaded base model for training, with adapters or with its own weights unfrozen.
@@ -125,7 +128,7 @@ def equip(
         config: The run; its sections `model`, `adapter` and `train` are used.
         device: Device of the adapters.
         progress: Called with (label, done, total).
-        new_ids: Ids of tokens that are new to the model, whose rows are added and trained.
+        new_tokens: New ids whose rows are added and trained, with the ids they start from.
         start: The adapter that `adapter.start` names.
 
     Raises:
@@ -145,9 +148,9 @@ def equip(
     _checkpoint_activations(base, config.train, device)
     label = "Attaching adapters" if config.adapter.kind == "lora" else "Unfreezing weights"
     progress(label, 0, 1)
-    if config.data.special_tokens:
-        new_ids = [*new_ids, *ids_without_row(base, tokenizer)]
-    rows = add_rows(base, new_ids, config.adapter.modules_to_save)
+    if config.added_tokens:
+        new_tokens = {**dict.fromkeys(ids_without_row(base, tokenizer), ()), **new_tokens}
+    rows = add_rows(base, new_tokens, config.adapter.modules_to_save)
     if config.task == "reward":
         add_score_head(base, config.train.seed, device)
     model = _with_adapter(base, config, rows, device, start)

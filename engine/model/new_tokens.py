@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,22 +27,23 @@ class NewRows:
     """What was added, in words."""
 
 
-def add_rows(base: Any, new_ids: Sequence[int], trained: Sequence[str]) -> NewRows:
+def add_rows(base: Any, new: Mapping[int, Sequence[int]], trained: Sequence[str]) -> NewRows:
     """Give every new token its rows in a loaded model, and return how PEFT is to train them.
 
-    New rows start as the mean of the rows before them, so every rank and every start of a run gets
-    the same. Rows that the model has beyond its vocabulary are used first; the matrices are
-    enlarged only if an id exceeds them.
+    New rows start as the mean of known rows, so every rank and every start of a run gets the same.
+    Rows that the model has beyond its vocabulary are used first; the matrices are enlarged only if
+    an id exceeds them.
 
     Args:
         base: A frozen transformers model.
-        new_ids: Ids of the new tokens.
+        new: Ids of the new tokens, each with the ids of the known rows; without any, all rows
+            before the first new one are.
         trained: Modules that the configuration trains as a whole.
 
     Raises:
         ModelError: The embedding or the head has no rows that can be added or trained.
     """
-    ids = sorted(set(new_ids))
+    ids = sorted(new)
     if not ids:
         return NewRows()
     _require_rows(base)
@@ -50,8 +51,9 @@ def add_rows(base: Any, new_ids: Sequence[int], trained: Sequence[str]) -> NewRo
     if ids[-1] >= rows:
         _enlarge(base, ids[-1] + 1)
     for weight in _matrices(base):
-        _fill(weight, ids)
-    return _training(base, ids, trained, _fact(len(ids), rows, ids[-1] + 1))
+        _fill(weight, new)
+    warm = sum(bool(pieces) for pieces in new.values())
+    return _training(base, ids, trained, _fact(len(ids), warm, rows, ids[-1] + 1))
 
 
 def ids_without_row(base: Any, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -93,10 +95,12 @@ def _tied(base: Any) -> bool:
 
 
 @torch.no_grad()
-def _fill(weight: Tensor, new_ids: Sequence[int]) -> None:
-    """Set the rows of new tokens to the mean of all rows that precede the first of them."""
-    mean = weight[: min(new_ids)].mean(dim=0, dtype=torch.float32)
-    weight[list(new_ids)] = mean.to(weight.dtype)
+def _fill(weight: Tensor, new: Mapping[int, Sequence[int]]) -> None:
+    """Set the row of each new token to the mean of its known rows, or of all before the first."""
+    mean = weight[: min(new)].mean(dim=0, dtype=torch.float32)
+    for number, pieces in new.items():
+        own = weight[list(pieces)].mean(dim=0, dtype=torch.float32) if pieces else mean
+        weight[number] = own.to(weight.dtype)
 
 
 def _training(base: Any, ids: list[int], trained: Sequence[str], fact: str) -> NewRows:
@@ -122,9 +126,10 @@ def _training(base: Any, ids: list[int], trained: Sequence[str], fact: str) -> N
     )
 
 
-def _fact(count: int, rows: int, needed: int) -> str:
+def _fact(count: int, warm: int, rows: int, needed: int) -> str:
     resized = f", embedding enlarged from {rows:,} to {needed:,} rows" if needed > rows else ""
-    return f"{count:,}, with trained rows{resized}"
+    started = f", {warm:,} of them from the rows of other tokens" if warm else ""
+    return f"{count:,}, with trained rows{started}{resized}"
 
 
 def adapt_to_losses(base: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
-from ..config.schema import DataConfig, ModelConfig
+from ..config.schema import DataConfig, ModelConfig, NewToken
 from ..errors import ConfigError, ModelError
 from ..run.identity.model_content import configured_template
 from .files.failures import readable_load_errors
@@ -21,11 +21,14 @@ _PAD_NAMES = ("<|pad|>", "<pad>", "[PAD]", "<|finetune_right_pad_id|>", "<|endof
 
 @dataclass(frozen=True)
 class ModelTokenizer:
-    """A tokenizer to which the tokens of `data.special_tokens` have been added."""
+    """A tokenizer to which the configured tokens have been added."""
 
     tokenizer: PreTrainedTokenizerBase
-    new_tokens: Mapping[str, int]
-    """The added tokens that it did not have, with their ids."""
+    new_tokens: Mapping[int, Sequence[int]]
+    """The ids that it did not have, each with the known ids whose rows give it its first rows; all
+    known ones if there are none."""
+    known: Sequence[str] = ()
+    """The configured tokens that it had already."""
 
 
 def load_tokenizer(
@@ -36,7 +39,7 @@ def load_tokenizer(
     A packaged model is converted first if it was never used.
 
     Args:
-        model: The model.
+        model: The model, and tokens to add.
         data: The chat template and the special tokens to add.
         progress: Called with (label, done, total).
 
@@ -110,7 +113,33 @@ def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTo
         tokenizer.pad_token = _choose_pad(tokenizer)
     if data.template is not None:
         tokenizer.chat_template = _configured_template(data.template)
-    return ModelTokenizer(tokenizer, add_special_tokens(tokenizer, data.special_tokens))
+    return _with_new_tokens(tokenizer, model.add_tokens, data.special_tokens)
+
+
+def _with_new_tokens(
+    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[NewToken], special: Sequence[str]
+) -> ModelTokenizer:
+    """Add the tokens that a tokenizer lacks, once it has split what their first rows come from."""
+    pieces = {one.token: _pieces(tokenizer, one.description or one.token) for one in tokens}
+    new = dict(add_special_tokens(tokenizer, special))
+    new |= add_special_tokens(tokenizer, [one.token for one in tokens if one.special])
+    plain = [one.token for one in tokens if not one.special]
+    known = tokenizer.get_vocab()
+    missing = [token for token in plain if token not in known]
+    tokenizer.add_tokens([AddedToken(token, normalized=False) for token in missing])
+    new |= {token: int(tokenizer.convert_tokens_to_ids(token)) for token in missing}
+    wanted = [*special, *(one.token for one in tokens)]
+    return ModelTokenizer(
+        tokenizer,
+        {number: pieces.get(token, ()) for token, number in new.items()},
+        [token for token in wanted if token not in new],
+    )
+
+
+def _pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the ids of a text, without that of the unknown token."""
+    found = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return [int(one) for one in found if one != tokenizer.unk_token_id]
 
 
 def add_special_tokens(

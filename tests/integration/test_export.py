@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from peft import AutoPeftModelForCausalLM, PeftModel
 from torch import Tensor
@@ -172,6 +173,23 @@ def test_nf4_is_merged_as_it_was_trained(tmp_path: Path) -> None:
     averaged = export(run, tmp_path / "average", "--kind", "adapter", "--ema")
     weights = [(one / "adapter_model.safetensors").read_bytes() for one in (other, averaged)]
     assert weights[0] != weights[1]
+
+
+def test_the_mean_of_checkpoints_is_exported(
+    plain: tuple[RunDirectory, Played], tmp_path: Path
+) -> None:
+    out = export(plain[0], tmp_path / "mean", "--kind", "adapter", "--average", "2")
+    found = safetensors.torch.load_file(out / "adapter_model.safetensors")
+    names = [one.name for one in CheckpointStore(plain[0]).all()[-2:]]
+    own = [
+        safetensors.torch.load_file(plain[0].checkpoints / name / "adapter_model.safetensors")
+        for name in names
+    ]
+    for name, tensor in found.items():
+        assert torch.equal(tensor, (own[0][name].double() + own[1][name]).div(2).to(tensor.dtype))
+    assert f"the mean of the checkpoints {', '.join(names)}." in (out / "README.md").read_text()
+    many = [str(plain[0].path), "last", "--kind", "adapter", "--average", "9"]
+    assert main([*many, "--out", str(tmp_path / "none")]) == 10
 
 
 @pytest.fixture(scope="module")

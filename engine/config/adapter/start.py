@@ -161,12 +161,12 @@ def _disagreements(loaded: LoadedConfig, file: AdapterFile) -> Iterator[Problem]
                 f"got {own}, but the adapter that adapter.start continues has {found}; remove the "
                 f"line to take that, or {cure}",
             )
-    if file.token_rows and not loaded.config.data.special_tokens:
+    if file.token_rows and not loaded.config.added_tokens:
         ids = ", ".join(map(str, sorted(file.token_rows)[:5]))
         yield Problem(
             "data.special_tokens",
             f"is empty, but the adapter that adapter.start continues has rows of new tokens ({ids}"
-            "); name them as in the run that trained it",
+            "); name them there or in model.add_tokens, as in the run that trained it",
         )
 
 

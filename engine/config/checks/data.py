@@ -110,23 +110,35 @@ def _check_packing(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_special_tokens(config: RunConfig) -> Iterator[Problem]:
-    tokens = config.data.special_tokens
-    blank = [token for token in tokens if not token.strip() or token != token.strip()]
-    if blank:
-        yield Problem(
-            "data.special_tokens",
-            f"got {blank[0]!r}, but a special token is a text without white space at its ends; "
-            "correct or remove it",
-        )
-    repeated = sorted({token for token in tokens if tokens.count(token) > 1})
+    added = {
+        "data.special_tokens": config.data.special_tokens,
+        "model.add_tokens": [one.token for one in config.model.add_tokens],
+    }
+    for key, tokens in added.items():
+        blank = [token for token in tokens if not token.strip() or token != token.strip()]
+        if blank:
+            yield Problem(
+                key,
+                f"got {blank[0]!r}, but a token is a text without white space at its ends; correct "
+                "or remove it",
+            )
+        if tokens and config.train.memory == "lean":
+            yield Problem(
+                key,
+                "is set, but train.memory: lean keeps embedding and head in forms that cannot be "
+                "trained; set train.memory: plain, or remove the key if the tokenizer has the "
+                "tokens",
+            )
+    repeated = sorted({one for one in config.added_tokens if config.added_tokens.count(one) > 1})
     if repeated:
-        yield Problem("data.special_tokens", f"{repeated[0]} is listed twice; list it once")
-    if tokens and config.train.memory == "lean":
-        yield Problem(
-            "data.special_tokens",
-            "is set, but train.memory: lean keeps embedding and head in forms that cannot be "
-            "trained; set train.memory: plain, or remove the key if the tokenizer has the tokens",
-        )
+        key = "data.special_tokens" if config.data.special_tokens else "model.add_tokens"
+        yield Problem(key, f"{repeated[0]} is listed twice; list it once")
+    for one in config.model.add_tokens:
+        if one.description is not None and not one.description.strip():
+            yield Problem(
+                "model.add_tokens",
+                f"the description of {one.token} is empty; describe it, or remove the line",
+            )
 
 
 def _check_mix(config: RunConfig) -> Iterator[Problem]:

@@ -166,9 +166,9 @@ def _check_whole_model(config: RunConfig) -> Iterator[Problem]:
             "names modules to train beside an adapter, but adapter: none is set; remove it, or use "
             "train.layers",
         )
-    if config.data.special_tokens and train.layers is not None:
+    if config.added_tokens and train.layers is not None:
         yield Problem(
-            "data.special_tokens",
+            "data.special_tokens" if config.data.special_tokens else "model.add_tokens",
             "adds rows to the embedding, which train.layers may leave untrained; remove one of the "
             "two",
         )
@@ -247,7 +247,7 @@ def _check_ratios(config: RunConfig) -> Iterator[Problem]:
 
 def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
     names, ratio = config.adapter.modules_to_save, config.train.lr_ratios.embeddings
-    if ratio != 1 and not names and not config.data.special_tokens:
+    if ratio != 1 and not names and not config.added_tokens:
         yield Problem(
             "train.lr_ratios.embeddings",
             f"got {ratio:g}, but no module is fully trained; set adapter.modules_to_save, such as "

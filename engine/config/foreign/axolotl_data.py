@@ -172,7 +172,7 @@ def _read_special_tokens(draft: Draft) -> None:
     if isinstance(more, dict):
         draft.differs("tokens", "the tokenizer's own special tokens are used")
     elif more:
-        draft.same("tokens", "data.special_tokens", listed(more))
+        draft.same("tokens", "model.add_tokens", [{"token": one} for one in listed(more) or []])
 
 
 class _Dataset:

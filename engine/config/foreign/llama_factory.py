@@ -227,7 +227,10 @@ def _read_records(draft: Draft) -> None:
     if draft.get("mask_history") is not None:
         last = truth(draft.get("mask_history"))
         draft.same("mask_history", "data.train_on", "last" if last else "all")
-    for key in ("add_tokens", "add_special_tokens", "new_special_tokens"):
+    if draft.has("add_tokens"):
+        tokens = [{"token": token} for token in listed(draft.get("add_tokens")) or []]
+        draft.same("add_tokens", "model.add_tokens", tokens)
+    for key in ("add_special_tokens", "new_special_tokens"):
         if draft.has(key):
             draft.same(key, "data.special_tokens", listed(draft.get(key)))
     if draft.get("resize_vocab") is not None:

@@ -353,6 +353,6 @@ class MicroBatchShape:
 
     def _rows_in_head(self) -> float:
         """Return the bytes of a head with the rows of new tokens and of its gradient; 0 without."""
-        if not self.config.data.special_tokens:
+        if not self.config.added_tokens:
             return 0
         return 2 * self.arch.vocabulary * self.arch.hidden * self.number

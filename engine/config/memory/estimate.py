@@ -298,8 +298,8 @@ def _adapter_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTenso
     whole = len(config.adapter.modules_to_save)
     copies = min(whole, 1) if arch.tied else whole
     # The rows of new tokens, at most: tokens that the tokenizer has already get none.
-    new = TrainedTensor((len(config.data.special_tokens), arch.hidden), at_end=True)
-    rows = [new] * (1 if arch.tied else 2) if config.data.special_tokens else []
+    new = TrainedTensor((len(config.added_tokens), arch.hidden), at_end=True)
+    rows = [new] * (1 if arch.tied else 2) if config.added_tokens else []
     embedding = TrainedTensor((arch.vocabulary, arch.hidden), at_end=True)
     return one_layer * arch.layers + once + [embedding] * copies + rows
 

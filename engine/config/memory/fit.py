@@ -160,7 +160,7 @@ def _may_be_lean(config: RunConfig, arch: Architecture) -> bool:
     adapter = config.adapter
     targets = adapter.targets if isinstance(adapter.targets, list) else []
     at_ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
-    trains_ends = adapter.modules_to_save or config.data.special_tokens or at_ends
+    trains_ends = adapter.modules_to_save or config.added_tokens or at_ends
     return config.model.quantize == "nf4" and not trains_ends and not arch.sees_images
 
 

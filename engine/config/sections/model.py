@@ -12,6 +12,18 @@ PACKAGE_FOLDER = "smollm2-135m-instruct"
 """Beginning of the name of the folder to which that model is converted."""
 
 
+class NewToken(Section, frozen=True, kw_only=True):
+    """A token that is added to the tokenizer, with trained rows in embedding and output head."""
+
+    token: str
+    """Text of the token."""
+    description: str | None = None
+    """Text whose tokens give the token its first rows, by their mean; null: the token's own text,
+    as the tokenizer splits it before."""
+    special: bool = False
+    """Whether it is a special token, which is left out where special tokens are."""
+
+
 class ModelConfig(Section, frozen=True, kw_only=True):
     """The base model and how it is held in memory."""
 
@@ -30,6 +42,9 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """Attention implementation; auto: sdpa where transformers supports it, otherwise eager."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model."""
+    add_tokens: list[NewToken] = []
+    """Tokens to add to the tokenizer, each as `{token: …}`. Their rows begin with the mean of
+    those of known tokens, and are trained and saved with the adapter."""
 
 
 class AdapterConfig(Section, frozen=True, kw_only=True):
@@ -51,7 +66,7 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     `.*layers.[0-7].mlp.*proj`."""
     modules_to_save: list[str] = []
     """Modules that are fully trained and saved with the adapter, such as `[embed_tokens]`; tied
-    modules stay tied. For new tokens, `data.special_tokens` trains only their rows."""
+    modules stay tied. For new tokens, `model.add_tokens` trains only their rows."""
     rslora: bool = False
     """Scale updates by alpha/sqrt(r) instead of alpha/r (rsLoRA)."""
     rank_pattern: dict[str, Count] = {}

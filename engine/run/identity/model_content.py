@@ -13,6 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ...config.model_files import is_template_text, parsed_settings, read_settings_file
 from ...config.schema import RunConfig
 from .content import NO_CONTENT, Content, hash_parts, hash_text
@@ -209,10 +211,14 @@ def _with_added(own: Content, config: RunConfig) -> Content:
 
     It has no revision, because the same revision may be used with other added tokens.
     """
-    added = config.data.special_tokens
-    if not added or not own.hash:
+    added = {
+        "data.special_tokens": config.data.special_tokens,
+        "model.add_tokens": msgspec.to_builtins(config.model.add_tokens),
+    }
+    given = {key: hash_text(json.dumps(tokens)) for key, tokens in added.items() if tokens}
+    if not given or not own.hash:
         return own
-    parts = own.parts | {"data.special_tokens": hash_text(json.dumps(added))}
+    parts = own.parts | given
     return Content(hash=hash_parts(parts), parts=parts, sources=own.sources)
 
 

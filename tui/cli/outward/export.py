@@ -62,6 +62,13 @@ def add_commands(commands: Commands) -> None:
         help="export the moving average of the trained weights (train.ema)",
     )
     export.add_argument(
+        "--average",
+        metavar="N",
+        type=_at_least_one,
+        default=1,
+        help="export the mean of the weights of the last N checkpoints up to this one",
+    )
+    export.add_argument(
         "--push",
         metavar="REPO",
         help="also upload the folder to the Hugging Face Hub (HF_ENDPOINT), as NAME or OWNER/NAME",
@@ -73,6 +80,16 @@ def add_commands(commands: Commands) -> None:
     add_trust_code(export)
     add_runs_dir(export)
     export.set_defaults(handler=_export)
+
+
+def _at_least_one(text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from 1 on")
+    return number
 
 
 def _add_kinds(export: argparse.ArgumentParser) -> None:
@@ -136,7 +153,7 @@ def _export(options: argparse.Namespace) -> int:
     _require_consent(run, options)
     command = [sys.executable, "-W", "ignore", "-m", "fttui.engine.export", str(run.path)]
     command += [checkpoint, "--kind", options.kind, "--out", str(out)]
-    command += ["--ema"] * options.ema
+    command += ["--ema"] * options.ema + ["--average", str(options.average)]
     if options.gguf:
         command += ["--type", options.gguf]
     if options.llama_cpp:
@@ -165,4 +182,5 @@ def _run_and_relay(command: list[str]) -> int:
 
 def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:
     kind = f"gguf-{options.gguf}" if options.gguf else options.kind
-    return run.path / "exports" / f"{checkpoint}-{kind}{'-ema' * options.ema}"
+    mean = f"-mean-{options.average}" if options.average > 1 else ""
+    return run.path / "exports" / f"{checkpoint}-{kind}{'-ema' * options.ema}{mean}"

@@ -244,6 +244,26 @@ def test_sound_configurations_pass(changes):
             "data.special_tokens",
             "memory: plain",
         ),
+        (
+            ({"model": {"add_tokens": [{"token": "a "}]}},),
+            "model.add_tokens",
+            "white space",
+        ),
+        (
+            (
+                {
+                    "data": {"special_tokens": ["<a>"]},
+                    "model": {"add_tokens": [{"token": "<a>"}]},
+                },
+            ),
+            "data.special_tokens",
+            "listed twice",
+        ),
+        (
+            ({"model": {"add_tokens": [{"token": "a", "description": " "}]}},),
+            "model.add_tokens",
+            "describe it",
+        ),
         (({"data": {"special_tokens": ["<a>", "<a>"]}},), "data.special_tokens", "listed twice"),
         (({"data": {"special_tokens": ["<a>", " <b>"]}},), "data.special_tokens", "white space"),
         (({"data": {"special_tokens": [""]}},), "data.special_tokens", "white space"),

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fttui.engine.config.load import dump_config
-from fttui.engine.config.schema import DataSource, RunConfig
+from fttui.engine.config.schema import DataSource, NewToken, RunConfig
 from fttui.engine.data import validate
 from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
 from fttui.engine.errors import ConfigError, DataError, ModelError
@@ -252,13 +252,16 @@ def test_tokens_that_the_model_has_no_row_for_are_refused(
     assert "the embedding of the model has 20 rows" in messages[-1].text
 
 
+@pytest.mark.parametrize("key", ["special_tokens", "add_tokens"])
 def test_tokens_that_are_added_have_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], key: str
 ) -> None:
     folder = tiny_llama(tmp_path)
     config = configured(tmp_path / "d.jsonl", 3 * GOOD)
-    model = msgspec.structs.replace(config.model, id=str(folder))
-    data = msgspec.structs.replace(config.data, special_tokens=["a"])
+    added = [NewToken(token="a")] if key == "add_tokens" else []
+    model = msgspec.structs.replace(config.model, id=str(folder), add_tokens=added)
+    special = ["a"] if key == "special_tokens" else []
+    data = msgspec.structs.replace(config.data, special_tokens=special)
     config = msgspec.structs.replace(config, model=model, data=data)
     code, messages = run_process(config, monkeypatch, capsys)
     assert code == 0, lines(messages)

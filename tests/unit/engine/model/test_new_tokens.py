@@ -129,6 +129,32 @@ def test_a_new_row_begins_with_the_mean_of_the_known_ones(
     torch.testing.assert_close(rows[KNOWN + 1], mean.detach())
 
 
+@pytest.mark.parametrize("name", ["tied", "head with bias"])
+def test_a_row_begins_with_the_mean_of_its_pieces(written: Any, configured: Any, name: str) -> None:
+    folder = written(name)
+    plain = AutoModelForCausalLM.from_pretrained(folder)
+    tokens = [{"token": "ab"}, {"token": "<x>", "description": "cd", "special": True}]
+    data = {"train": "unused.jsonl", "special_tokens": ["<tool>"]}
+    config = configured(folder, data=data, model={"add_tokens": [*tokens, {"token": "A"}]})
+    found = load_model(config, CPU, ignore_progress)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    rows = found.model.get_base_model().get_input_embeddings().weight.detach()
+    known = plain.get_input_embeddings().weight.detach()
+    numbers = {token: found.tokenizer.convert_tokens_to_ids(token) for token in ("ab", "<x>")}
+    assert sorted(numbers.values()) == [KNOWN + 1, KNOWN + 2]
+    for token, text in (("ab", "ab"), ("<x>", "cd")):
+        pieces = tokenizer(text, add_special_tokens=False)["input_ids"]
+        torch.testing.assert_close(rows[numbers[token]], known[pieces].mean(dim=0))
+    torch.testing.assert_close(rows[KNOWN], known[:KNOWN].mean(dim=0))
+    assert found.tokenizer("zab<x>", add_special_tokens=False)["input_ids"][1:] == [
+        numbers["ab"],
+        numbers["<x>"],
+    ]
+    assert "2 of them from the rows of other tokens" in found.facts["new tokens"]
+    assert found.facts["known tokens"] == "A: not added"
+    assert found.tokenizer.decode(list(numbers.values()), skip_special_tokens=True) == "ab"
+
+
 def test_known_tokens_change_nothing(written: Any, configured: Any) -> None:
     data = {"train": "unused.jsonl", "special_tokens": ["<|im_end|>"]}
     config = configured(written("tied"), data=data)
@@ -186,7 +212,7 @@ def test_a_quantized_head_is_refused(written: Any) -> None:
         torch.zeros(KNOWN, 32, dtype=torch.uint8), requires_grad=False
     )
     with pytest.raises(ModelError, match="no rows can be added"):
-        add_rows(model, [KNOWN], [])
+        add_rows(model, {KNOWN: ()}, [])
 
 
 def test_a_forward_pass_sends_no_row_numbers_to_the_device(

@@ -481,3 +481,14 @@ def test_preferences_of_trl_are_learned_without_dropout(tmp_path: Path) -> None:
     assert sft.values["adapter.dropout"] == 0.05
     (row,) = [row for row in sft.rows if row.ours.startswith("data.completion_only")]
     assert row.verdict == "nearly"
+
+
+@pytest.mark.parametrize(
+    ("base", "key"),
+    [(AXOLOTL, "tokens"), (LLAMA_FACTORY, "add_tokens")],
+    ids=["axolotl", "factory"],
+)
+def test_new_tokens_stay_ordinary_tokens(tmp_path: Path, base: dict[str, Any], key: str) -> None:
+    found = read(tmp_path, base, None, **{key: ["alpha", "beta"]})
+    assert found.values["model.add_tokens"] == [{"token": "alpha"}, {"token": "beta"}]
+    assert "data.special_tokens" not in found.values

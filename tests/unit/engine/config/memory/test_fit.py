@@ -51,6 +51,7 @@ def test_what_costs_least_is_taken_first(free_gib, memory, activations) -> None:
     "trained",
     [
         {"data": {"special_tokens": ["<a>"]}},
+        {"model": {"add_tokens": [{"token": "<a>"}]}},
         {"adapter": {"modules_to_save": ["lm_head"]}},
         {"adapter": {"targets": ["q_proj", "lm_head"]}},
     ],
