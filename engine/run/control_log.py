@@ -14,7 +14,7 @@ import os
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 
@@ -314,6 +314,8 @@ class ControlReader:
         self._bell = HeldFile(run.doorbell)
         self._monotonic = monotonic
         self._look_at = 0.0
+        self._rung = b""
+        """The content of the doorbell at the last look."""
         self._newest = self._before = 0
         """The newest number in this journal, and the highest one returned for those before it."""
         self._taken: set[str] = set()
@@ -339,8 +341,13 @@ class ControlReader:
         if (now := self._monotonic()) >= self._look_at or not self._bell.is_open:
             self._look_at = now + _LOOK_EVERY_S
             begins_again = self._bell.replaced()
-        with suppress(OSError):  # nothing can be learned from it now
-            newest = _rung(self._bell.read(_INT64.size))
+        try:
+            rung = self._bell.read(_INT64.size)
+        except OSError:  # nothing can be learned from it now
+            return self._before + self._newest
+        if begins_again or rung != self._rung:
+            self._rung = rung
+            newest = _rung(rung)
             if begins_again or newest < self._newest:
                 self._before += self._newest
             self._newest = newest
@@ -357,6 +364,7 @@ class ControlReader:
         """Return the unread accepted entries, in order, up to a number that `waiting` returned."""
         if up_to < _MOST_ENTRIES:
             self._newest = max(self._newest, up_to - self._before)
+            self._rung = b""  # the next look compares the doorbell with this number
         due = list(self._due(up_to - self._before))
         if due:
             self.seen_seq = self._before + due[-1].seq

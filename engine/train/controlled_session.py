@@ -85,6 +85,8 @@ class SessionParts:
     nodes: NodePlace = ONE_NODE
     finishes: bool = True
     """Whether the run ends with an evaluation and a checkpoint; a watched script has its own."""
+    memory_every_s: float = 0.0
+    """Least seconds between two readings of a GPU's memory."""
 
 
 class ControlledSession:
@@ -143,7 +145,7 @@ class ControlledSession:
             executor=self._executor,
             conclusion=conclusion,
             on_request=on_request,
-            memory=MemoryMeter(parts.device),
+            memory=MemoryMeter(parts.device, every_s=parts.memory_every_s),
             device=parts.device,
         )
 
@@ -295,6 +297,8 @@ class ControlSetup:
     """Number of the process in the run."""
     finishes: bool = True
     """Whether the run ends with an evaluation and a checkpoint."""
+    memory_every_s: float = 0.0
+    """Least seconds between two readings of a GPU's memory."""
 
     def over(self, trainer: ControlledTrainer, model: nn.Module, tokenizer: Any) -> Controlled:
         """Build control, monitor and checkpoints around a trainer; all ranks call this together.
@@ -322,5 +326,6 @@ class ControlSetup:
             device=self.device,
             flow=GradientFlow(model),
             finishes=self.finishes,
+            memory_every_s=self.memory_every_s,
         )
         return Controlled(ControlledSession(parts), monitor, control)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,7 +53,7 @@ class TapedBatch:
         The first time it is the batch of the loader itself, later a copy.
         """
         fresh, self.fresh = self.fresh, None
-        return _mapped(self.held, HeldTensor.back) if fresh is None else fresh
+        return _mapped(self.held, _served) if fresh is None else fresh
 
     @property
     def counts(self) -> dict[str, Any]:
@@ -62,40 +63,71 @@ class TapedBatch:
         return {"token_count": known, "document_count": self.samples}
 
 
-def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return a copy of nested mappings and sequences with every leaf replaced."""
+def _served(_: str, value: Any) -> Any:
+    """Return a copy of a held tensor on its own device; anything else as it is."""
+    return value.back() if isinstance(value, HeldTensor) else value
+
+
+def _mapped(value: Any, leaf: Callable[[str, Any], Any], name: str = "") -> Any:
+    """Return a copy of nested mappings and sequences with every leaf replaced.
+
+    Args:
+        value: what is copied.
+        leaf: returns the replacement of a value, given the key of the mapping that it is in.
+        name: the key of the mapping that `value` is in.
+    """
+    if isinstance(value, Tensor | HeldTensor):
+        return leaf(name, value)
+    if type(value) is dict:  # most batches; the others may be slower
+        return {key: _mapped(item, leaf, str(key)) for key, item in value.items()}
     if isinstance(value, Mapping):
         copied: Any = copy.copy(value)
         for key in list(value):
-            copied[key] = _mapped(value[key], leaf)
+            copied[key] = _mapped(value[key], leaf, str(key))
         return copied
     if isinstance(value, list | tuple):
-        items = [_mapped(item, leaf) for item in value]
+        items = [_mapped(item, leaf, name) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return leaf(value)
+    return leaf(name, value)
 
 
-def _tensors(value: Any, name: str = "") -> Iterator[tuple[str, HeldTensor]]:
-    """Yield every tensor of a held batch with the key of the mapping that it is in."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _tensors(item, str(key))
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item, name)
-    elif isinstance(value, HeldTensor):
-        yield name, value
+def _copied(batch: Any) -> tuple[Any, list[tuple[str, HeldTensor]]]:
+    """Return a batch with copies of its tensors, and these with the keys that they are under."""
+    found: list[tuple[str, HeldTensor]] = []
+
+    def keep(name: str, value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        held = HeldTensor.of(value)
+        found.append((name, held))
+        return held
+
+    return _mapped(batch, keep), found
 
 
-def _count(named: list[tuple[str, Tensor]]) -> tuple[int | HeldTensor, int]:
+def _tensors(value: Any) -> list[tuple[str, HeldTensor]]:
+    """Return every tensor of a held batch with the key of the mapping that it is in."""
+    found: list[tuple[str, HeldTensor]] = []
+
+    def note(name: str, value: Any) -> Any:
+        if isinstance(value, HeldTensor):
+            found.append((name, value))
+        return value
+
+    _mapped(value, note)
+    return found
+
+
+def _count(named: list[tuple[str, HeldTensor]]) -> tuple[int | HeldTensor, int]:
     """Return the tokens of a batch, by its attention masks or else its token ids, and its rows.
 
     Tokens that a device counts are a `HeldTensor`, so that the host need not wait for them.
     """
-    masks = [tensor for name, tensor in named if name.endswith("attention_mask")]
-    ids = [tensor for name, tensor in named if name.endswith("input_ids")]
-    rows = next((len(one) for _, one in named if one.dim()), 1)
-    rows = max(1, len(ids[0]) if ids and ids[0].dim() else rows)
+    masks = [held.tensor for name, held in named if name.endswith("attention_mask")]
+    ids = [held.tensor for name, held in named if name.endswith("input_ids")]
+    shaped = next((one.tensor for _, one in named if one.tensor.dim()), None)
+    counted = ids[0] if ids and ids[0].dim() else shaped
+    rows = 1 if counted is None else max(1, counted.shape[0])
     counts = [torch.count_nonzero(mask) for mask in masks]
     if any(count.is_cuda for count in counts):
         device = counts[0].device
@@ -207,7 +239,7 @@ class BatchTape:
         new = 0
         for _ in range(missing):
             try:
-                batch = next(self._live)
+                batch = self._next(self._live)
             except StopIteration:
                 break
             self._append(batch)
@@ -220,19 +252,23 @@ class BatchTape:
             self.size_bytes += RNG_BYTES
         self._new_epoch = self._new_epoch and not new
 
+    @staticmethod
+    def _next(live: Iterator[Any]) -> Any:
+        """Return what the loader gives next; the time is that of the script."""
+        return next(live)
+
     def recapture_rng(self) -> None:
         """Keep the present random generators with the newest batch, not those after its fetch."""
         self._taped[-1].rng = capture_rng()
 
     def _append(self, batch: Any) -> None:
-        held = _mapped(batch, HeldTensor.of)
-        named = [(name, one.tensor) for name, one in _tensors(held)]
+        held, named = _copied(batch)
         tokens, samples = _count(named)
-        size = sum(tensor.nbytes for _, tensor in named)
+        size = sum([one.tensor.nbytes for _, one in named])
         taped = TapedBatch(held, self._live_epoch, self._end, tokens, samples, size, fresh=batch)
         self._taped.append(taped)
         counted = [tokens] if isinstance(tokens, HeldTensor) else []
-        self._copies.add([*(one for _, one in _tensors(held)), *counted])
+        self._copies.add([*(one for _, one in named), *counted])
         self.size_bytes += size
 
     def fetch(self, micro_batches: int) -> list[Batch]:
@@ -399,17 +435,23 @@ def _example(taped: TapedBatch, row: int) -> TextExample:
 
 
 def _equal(one: RngState, other: RngState) -> bool:
-    """Whether the generators of the host are in the same state."""
+    """Whether the generators of the host are in the same state.
+
+    A state that has not changed since the capture before is the same object, most of the time.
+    """
     return (
-        torch.equal(one["cpu"], other["cpu"])
-        and one["python"] == other["python"]
+        (one["cpu"] is other["cpu"] or torch.equal(one["cpu"], other["cpu"]))
+        and (one["python"] is other["python"] or one["python"] == other["python"])
         and (one["numpy"] is other["numpy"] or _equal_numpy(one["numpy"], other["numpy"]))
     )
 
 
 def _equal_numpy(one: RngState, other: RngState) -> bool:
-    return (
-        one["state"]["pos"] == other["state"]["pos"]
-        and bool((one["state"]["key"] == other["state"]["key"]).all())
-        and (one["has_gauss"], one["gauss"]) == (other["has_gauss"], other["gauss"])
-    )
+    """Whether two states of NumPy's generator, of whatever kind, are equal."""
+    return bool(_plain(one) == _plain(other))
+
+
+def _plain(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {name: _plain(value) for name, value in state.items()}
+    return state.tobytes() if isinstance(state, np.ndarray) else state

@@ -18,6 +18,7 @@ from ..train.controlled_session import Controlled, ControlSetup
 from ..train.distributed.agreement import Agreement
 from ..train.distributed.place import RankPlace
 from ..train.event_log import EventLog
+from ..train.loop.memory_meter import SHARED_S
 from ..train.session_start import SessionStart
 from ..train.signals import StopSignals
 from .foreign_state import ForeignState
@@ -55,6 +56,7 @@ def control_trainer(
         signals=StopSignals(launched=False),
         device=place.device,
         finishes=False,
+        memory_every_s=SHARED_S,
     )
     found = setup.over(trainer, model, tokenizer or _Ids())
     if config.checkpoint.at_start and event_log.step:

@@ -13,7 +13,7 @@ _MOST_BATCHES, _MOST_BYTES = 16, 8 * 2**20
 """Batches and bytes of copies that may wait on the devices; together they cost one transfer."""
 
 
-@dataclass
+@dataclass(slots=True)
 class HeldTensor:
     """A copy of a tensor, and the device that it came from.
 
@@ -25,19 +25,15 @@ class HeldTensor:
     device: torch.device
 
     @classmethod
-    def of(cls, value: Any) -> Self | Any:
-        """Return a copy of a tensor; anything else as it is."""
-        if not isinstance(value, Tensor):
-            return value
-        tensor = value.detach()
-        return cls(tensor.clone() if tensor.is_cuda else tensor.to("cpu", copy=True), value.device)
+    def of(cls, tensor: Tensor) -> Self:
+        """Return a copy of a tensor."""
+        own = tensor.detach() if tensor.requires_grad else tensor
+        copied = own.clone() if own.is_cuda or own.is_cpu else own.to("cpu", copy=True)
+        return cls(copied, tensor.device)
 
-    @staticmethod
-    def back(value: Any) -> Any:
-        """Return a copy of a held tensor on its own device; anything else as it is."""
-        if not isinstance(value, HeldTensor):
-            return value
-        return value.tensor.to(value.device, copy=True)
+    def back(self) -> Tensor:
+        """Return a copy on the device that the tensor came from."""
+        return self.tensor.to(self.device, copy=True)
 
 
 class DeviceCopies:
@@ -54,12 +50,14 @@ class DeviceCopies:
     def add(self, batch: Iterable[HeldTensor]) -> None:
         """Take the tensors of a batch that are on a GPU; the others are on the host already."""
         ours = [held for held in batch if held.tensor.is_cuda]
+        if not ours:
+            return
         for held in ours:
             self._waiting.setdefault(held.device, []).append(held)
             self._bytes += held.tensor.nbytes
         for device in {held.device for held in ours}:
             self._made[device] = torch.cuda.current_stream(device).record_event()
-        self._batches += bool(ours)
+        self._batches += 1
 
     @property
     def due(self) -> bool:

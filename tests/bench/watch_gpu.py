@@ -1,6 +1,6 @@
 """Watched trainers on a GPU: are rollbacks exact, and how much longer does a step take.
 
-    python -m tests.bench.watch_gpu [--only exact|overhead] [--cpu]
+    python -m tests.bench.watch_gpu [--only exact|overhead] [--parts] [--cpu]
 
 Exactness: a tiny trainer is trained alone, alone once more, and watched with rollbacks within an
 epoch, across one and to the start, all with deterministic kernels. Logged figures, trained
@@ -12,6 +12,7 @@ patched attribute and the callback are taken out. The first step of a block does
 others count by their median, since single steps wait for other processes of the machine. Times
 are those of the device; the interval is that of the paired differences of blocks. The hub runs as
 it does for a user. Checkpoints are left out; their share is planned (`checkpoint_plan.py`).
+`--parts` trains once more, with all steps watched, and prints the host's time by part.
 
 `--cpu` runs the same in a small form, without fp16 and paged optimizers, which need a GPU. The exit
 code is 1 if a rollback was not exact.
@@ -25,7 +26,9 @@ import shutil
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +47,7 @@ from fttui.engine.watch.huggingface.callback import WatchCallback
 from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
 from fttui.engine.watch.undo import ABSENT
 from fttui.engine.watch.watch_options import WatchOptions
+from tests.bench.watch_parts import table, timed_parts
 from tests.support.device_clock import between, mark
 from tests.support.foreign import (
     Rows,
@@ -369,18 +373,43 @@ def measure(
         device: where it trains.
         moment: the clock that steps are measured by; that of the device unless given.
     """
-    folder = Path(tempfile.mkdtemp())
-    with mock.patch.dict(os.environ, {"FTTUI_RUNS": str(folder / "runs")}):
+    with _bench_folder() as folder:
         trainer = build(folder, size, device)
         switch = Switch(trainer, size.ways, moment)
         trainer.add_callback(switch)
-        watch_trainer(trainer, WatchOptions(checkpoint_every=0))
-        try:
-            trainer.train()
-        finally:
-            unwatch_trainer(trainer)
-            shutil.rmtree(folder)  # the hub ends with its folder
+        _train_watched(trainer)
     return overhead(switch.spans(), size)
+
+
+@contextmanager
+def _bench_folder() -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    with mock.patch.dict(os.environ, {"FTTUI_RUNS": str(folder / "runs")}):
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)  # the hub ends with its folder
+
+
+def _train_watched(trainer: Any) -> None:
+    watch_trainer(trainer, WatchOptions(checkpoint_every=0))
+    try:
+        trainer.train()
+    finally:
+        unwatch_trainer(trainer)
+
+
+def print_parts(
+    build: Callable[[Path, Size, str], Any],
+    size: Size,
+    device: str,
+    clock: Callable[[], float] = time.perf_counter,
+) -> None:
+    """Train once, with every step watched, and print what the host's time is spent on."""
+    with _bench_folder() as folder, timed_parts(clock) as parts:
+        trainer = build(folder, size, device)
+        _train_watched(trainer)
+    print("\n".join(table(parts, int(trainer.state.global_step))), flush=True)
 
 
 MEASURED: dict[str, Callable[[Path, Size, str], Any]] = {
@@ -411,7 +440,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "NO"
 
 
-def print_overhead(size: Size, device: str, only: str) -> None:
+def print_overhead(size: Size, device: str, only: str, *, parts: bool) -> None:
     """Print what watching costs for every kind of trainer."""
     print(f"\n{'per step':30} {'bare':>10} {'watched takes longer by':>34} {'bar':>9} verdict")
     for name, build in MEASURED.items():
@@ -422,6 +451,8 @@ def print_overhead(size: Size, device: str, only: str) -> None:
         longer = f"{1e3 * found.more_s:+.3f} ± {1e3 * found.half_width_s:.3f} ms"
         print(f"{name:30} {1e3 * found.bare_s:7.2f} ms {longer:>18} ({share:+.2%} ± {error:.2%})"
               f" {1e3 * found.bar_s:6.3f} ms {found.verdict}", flush=True)  # fmt: skip
+        if parts:
+            print_parts(build, size, device)
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -435,6 +466,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--parts", action="store_true", help="what the host's time is spent on")
     parser.add_argument("--block", type=int, default=11)
     options = parser.parse_args(words)
     device = "cpu" if options.cpu else "cuda"
@@ -444,7 +476,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.cpu:
         size = Size("mini", "mini", 2, 32, options.rounds, options.block)
     if options.only != "exact":
-        print_overhead(size, device, options.kind)
+        print_overhead(size, device, options.kind, parts=options.parts)
     exact = options.only == "overhead" or print_exactness(device, options.kind)
     return 0 if exact else 1
 

@@ -1,11 +1,12 @@
 """How many microseconds of the host a watched step takes more than a bare one, on a CPU.
 
-    python -m tests.bench.watch_host [--kind SFT] [--clock thread|process|wall]
+    python -m tests.bench.watch_host [--kind SFT] [--clock thread|process|wall] [--parts]
 
 One `train()` of a tiny model alternates between blocks of watched steps and of bare ones, as
 `watch_gpu` does, whose intervals these are. The clock is the processor time of the training thread,
 so that other processes of the machine do not count; `process` adds the threads of fttui, and `wall`
-is what a user would wait. A GPU hides this time where it is the slower side.
+is what a user would wait. A GPU hides this time where it is the slower side. `--parts` trains once
+more, with all steps watched, and prints the time of each part of the watch.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 
-from tests.bench.watch_gpu import Overhead, Size, measure
+from tests.bench.watch_gpu import Overhead, Size, measure, print_parts
 from tests.support.foreign import Rows, common, language_model, texts, with_adapter, word_tokenizer
 
 CLOCKS: dict[str, Callable[[], float]] = {
@@ -90,6 +91,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kind", default="", help="only trainers with this in their name")
     parser.add_argument("--clock", choices=list(CLOCKS), default="thread")
+    parser.add_argument("--parts", action="store_true", help="what the time is spent on")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--block", type=int, default=11)
     options = parser.parse_args(words)
@@ -98,7 +100,10 @@ def main(words: Sequence[str] | None = None) -> int:
     print(f"{'per step':26} {'bare':>11} {'watched':>11} {'watched takes more':>20}")
     for name, build in KINDS.items():
         if options.kind in name:
-            print(row_of(name, measure(build, size, "cpu", CLOCKS[options.clock])), flush=True)
+            clock = CLOCKS[options.clock]
+            print(row_of(name, measure(build, size, "cpu", clock)), flush=True)
+            if options.parts:
+                print_parts(build, size, "cpu", clock)
     return 0
 
 

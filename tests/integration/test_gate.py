@@ -221,18 +221,18 @@ def test_the_next_forward_pass_does_not_wait_for_the_verdict(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     happened: list[str] = []
-    forward, finish = TextTrainer.compute_loss, StepConclusion._journal
+    forward, finish = TextTrainer.compute_loss, StepConclusion._record
 
     def computed(self: Any, *args: Any, **kwargs: Any) -> Any:
         happened.append(f"forward {self.state.global_step + 1}")
         return forward(self, *args, **kwargs)
 
-    def finished(self: StepConclusion, step: Any) -> None:
+    def finished(self: StepConclusion, step: Any) -> StepFinished:
         happened.append(f"told {step.number}")
-        finish(self, step)
+        return finish(self, step)
 
     monkeypatch.setattr(TextTrainer, "compute_loss", computed)
-    monkeypatch.setattr(StepConclusion, "_journal", finished)
+    monkeypatch.setattr(StepConclusion, "_record", finished)
     sets = {"train__fast": "static", "train__steps": 4, "train__accumulate": 1}
     play(new_run(tmp_path, "sft", checkpoint__every=3, **sets))
     in_order = "forward 1, forward 2, told 1, forward 3, told 2, told 3, forward 4, told 4"

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import random
+import struct
+import sys
+from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 RngState = dict[str, Any]
+"""State of every generator. One that has not changed since the last capture is the same object."""
 _MT19937_BYTES = 4 * 625
-"""Size of the state of NumPy's Mersenne twister in memory: its key and the position in it."""
+"""Size of the state of a Mersenne twister in memory: its key and the position in it."""
 
 
 class _NumpyReader:
@@ -42,16 +47,73 @@ class _NumpyReader:
         return ctypes.string_at(generator.ctypes.state_address, _MT19937_BYTES)
 
 
-_numpy = _NumpyReader()
+class _PythonReader:
+    """Reads Python's global generator; a state that has not changed is not built anew.
+
+    A state is 625 numbers of Python. Its bytes are compared where the interpreter is known to keep
+    them in the object itself, which is found out by a generator of our own.
+    """
+
+    def __init__(self) -> None:
+        self._place = _twister_place()
+        self._key: tuple[bytes, float | None] | None = None
+        self._state: tuple[Any, ...] = ()
+
+    def read(self) -> tuple[Any, ...]:
+        """Return the state."""
+        generator: Any = getattr(random, "_inst", None)
+        kind: type = type(generator)
+        if self._place is None or kind is not random.Random:
+            return random.getstate()
+        held = ctypes.string_at(id(generator) + self._place, _MT19937_BYTES)
+        now = held, generator.gauss_next
+        if now != self._key:
+            self._key, self._state = now, random.getstate()
+        return self._state
+
+
+def _twister_place() -> int | None:
+    """Return where in a generator of Python its state lies, in bytes; None if that is not known."""
+    if sys.implementation.name != "cpython":
+        return None
+    probe = random.Random(7)
+    probe.random()
+    *key, position = probe.getstate()[1]
+    content = ctypes.string_at(id(probe), random.Random.__basicsize__)
+    for order in ((position, *key), (*key, position)):
+        place = content.find(struct.pack(f"={len(order)}I", *order))
+        if place >= 0:
+            return place
+    return None
+
+
+class _TorchReader:
+    """Reads torch's generator of the CPU; a state that has not changed is the earlier tensor."""
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        self._state = torch.empty(0, dtype=torch.uint8)
+
+    def read(self) -> Tensor:
+        """Return the state; treat it as read-only."""
+        state = torch.get_rng_state()
+        now = ctypes.string_at(state.data_ptr(), state.nbytes)
+        if now != self._bytes:
+            self._bytes, self._state = now, state
+        return self._state
+
+
+_numpy, _python, _torch = _NumpyReader(), _PythonReader(), _TorchReader()
+_has_cuda = cache(torch.cuda.is_available)
 
 
 def capture_rng() -> RngState:
     """Return the state of the Python, NumPy and CPU generators and of this rank's CUDA device."""
     return {
-        "python": random.getstate(),
+        "python": _python.read(),
         "numpy": _numpy.read(),
-        "cpu": torch.get_rng_state(),
-        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
+        "cpu": _torch.read(),
+        "cuda": [torch.cuda.get_rng_state()] if _has_cuda() else [],
     }
 
 

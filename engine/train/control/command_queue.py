@@ -25,6 +25,9 @@ class NewCommands:
     """Whether checkpoints were removed, so that the state has to be saved again."""
 
 
+_NOTHING = NewCommands([], stop_signal=False)
+
+
 class CommandQueue:
     """Reads the control journal on rank 0 and gives its commands to every rank.
 
@@ -88,7 +91,7 @@ class CommandQueue:
         newest, stops, losses = asked.read() if asked else self._agreement.max(self._news())
         save, self._losses = losses > self._losses, losses
         if newest <= self._seen:
-            return NewCommands([], stops > 0, save)
+            return NewCommands([], stops > 0, save) if stops or save else _NOTHING
         mine = self._reader.take(newest) if self._reader else []
         self._seen = newest
         shared = self._agreement.share(msgspec.msgpack.encode(mine))

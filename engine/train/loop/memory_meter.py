@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
 from ...config.memory.hardware import host_memory
-from ...telemetry.gpu import BackgroundSampler, GpuSampler
+from ...telemetry.gpu import BackgroundSampler, GpuSample, GpuSampler
 from ...telemetry.process import rss_bytes
 
-_RSS_EVERY_S = 0.2
-"""Short steps share a reading of the resident memory, which is a system call."""
+SHARED_S = 0.2
+"""Steps within this time share a reading of the resident memory, which is a system call."""
 
 
-@dataclass(frozen=True)
-class MemoryReading:
+class MemoryReading(NamedTuple):
     """Memory and device readings of a step, named after their `StepFinished` fields.
 
     A reading that this device does not report is None.
@@ -37,8 +36,18 @@ class MemoryReading:
 class MemoryMeter:
     """Reads memory at each step; a thread samples the other GPU readings through NVML."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, every_s: float = 0.0) -> None:
+        """Start to sample.
+
+        Args:
+            device: device of this rank.
+            every_s: least seconds between two readings of a GPU's memory; the steps in between
+                share one, and its peak is that of all steps since the one before.
+        """
         self._device = device
+        self._every_s = every_s
+        self._known: MemoryReading | None = None
+        self._read_at = -math.inf
         self._total_bytes = host_memory().total_bytes
         self._rss_bytes, self._rss_at = 0, -math.inf
         self._gpu: BackgroundSampler | None = None
@@ -50,9 +59,14 @@ class MemoryMeter:
         """Return the reading of the current step and reset the peak."""
         if self._gpu is None:
             return MemoryReading(None, None, self._total_bytes, self._resident())
+        now = time.monotonic()
+        if self._known is None or now - self._read_at >= self._every_s:
+            self._known, self._read_at = self._of_gpu(self._gpu.last), now
+        return self._known
+
+    def _of_gpu(self, sample: GpuSample) -> MemoryReading:
         known = torch.cuda.memory_stats_as_nested_dict(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
-        sample = self._gpu.last
         return MemoryReading(
             known["allocated_bytes"]["all"]["peak"],
             known["reserved_bytes"]["all"]["current"],
@@ -66,6 +80,6 @@ class MemoryMeter:
 
     def _resident(self) -> int:
         now = time.monotonic()
-        if now - self._rss_at >= _RSS_EVERY_S:
+        if now - self._rss_at >= SHARED_S:
             self._rss_bytes, self._rss_at = rss_bytes(), now
         return self._rss_bytes

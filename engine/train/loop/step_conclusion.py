@@ -4,13 +4,18 @@ With an update gate, the figures of a step are read during the first forward pas
 or at the boundary if other work is due there, so that the device never waits for the host. If the
 late verdict requires work at the boundary, the step in progress is dropped, so that the result is
 the same as with a verdict at the boundary.
+
+Where the step in progress can be dropped in the same way, the detector may see a step as late: on a
+thread of its own, while the training thread waits for the next backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
+from ...core.anomaly import Alert
 from ...core.guard import Limits, UpdateVerdict
 from ...core.memory_watch import MemoryPlanCheck
 from ...protocol.events import GradientsMeasured, StepFinished
@@ -18,6 +23,7 @@ from ..control.control_state import ControlState
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 from ..monitoring.monitor import TrainingMonitor
+from .background_call import BackgroundCall
 from .memory_meter import MemoryReading
 from .step_metrics import DeviceReading, start_total
 from .step_record import StepRecord
@@ -68,12 +74,20 @@ class StepConclusion:
         self._loss_scale: Callable[[], float] | None = None
         self.step: StepRecord | None = None
         """The step that is checked or waits for its verdict; None once it is journaled."""
+        self._unobserved: tuple[StepRecord, StepFinished] | None = None
+        """The journaled step that the monitor has not followed yet."""
+        self._background: BackgroundCall[list[Alert]] | None = None
+        """Runs the detector beside the backward pass of the next step; None runs it at once."""
         self._held_bytes: int | None = None
         """Memory of the previous step in bytes; None before the first one and without a GPU."""
 
     def begin(self, gate: UpdateGate | None, loss_scale: Callable[[], float] | None) -> None:
         """Set the gate of the optimizer and the loss scale of fp16 training; None without them."""
         self.gate, self._loss_scale = gate, loss_scale
+
+    def observe_late(self) -> None:
+        """Let the detector see every step during the next one from now on (see `observe_aside`)."""
+        self._background = BackgroundCall("detector")
 
     def limits(self) -> Limits:
         """Return the largest loss and gradient norm with which an update may pass the gate."""
@@ -105,19 +119,57 @@ class StepConclusion:
             follow()
 
     def conclude(self) -> None:
-        """Conclude the step that has ended, if there is one, and journal it.
+        """Journal the step that has ended, if there is one, and let the monitor follow it.
 
         The step in progress is dropped if the device held the ended one's update back, if the model
         was run for a report, or if a command or a halt follows.
         """
+        self.journal()
+        self.observe()
+
+    def journal(self) -> None:
+        """Journal the step that has ended, if there is one.
+
+        The monitor follows it at once, unless that may be done later (see `observe_aside`) and the
+        update of the step was made.
+        """
         step = self.step
         if step is None or not step.ended:
             return
+        self.observe()
         gate = self.gate
         held = gate is not None and step.held is not None and self._pass_late(gate, step)
         self.step = None
-        ran_model = self._journal(step)
-        if held or ran_model or self._control.wanted_at_boundary:
+        self._unobserved = step, self._record(step)
+        if self._background is None or step.verdict is not UpdateVerdict.APPLY:
+            self.observe()
+        if held or self._control.wanted_at_boundary:
+            self._control.drop_step()
+
+    def observe_aside(self) -> None:
+        """Let the detector see the journaled step on another thread, while a backward pass runs.
+
+        Without a step, or where the monitor follows steps at once, nothing is done.
+        """
+        background = self._background
+        if background is not None and self._unobserved is not None and not background.running:
+            background.start(partial(self._monitor.take, self._unobserved[1]))
+
+    def observe(self) -> None:
+        """Let the monitor follow the journaled step, if it has not, and act on what it finds.
+
+        The step in progress is dropped if the model was run for a report, or if a command follows.
+        """
+        if self._unobserved is None:
+            return
+        (step, event), self._unobserved = self._unobserved, None
+        background = self._background
+        early = background is not None and background.running
+        alerts = background.result() if background and early else self._monitor.take(event)
+        settings = self._control.settings
+        ran_model = self._monitor.follow(alerts, step.seen, settings, step.refused)
+        self._act(step)
+        if ran_model or self._control.wanted_at_boundary:
             self._control.drop_step()
 
     def _pass_late(self, gate: UpdateGate, step: StepRecord) -> bool:
@@ -141,17 +193,15 @@ class StepConclusion:
             self.updated()
         return held and not gate.final
 
-    def _journal(self, step: StepRecord) -> bool:
-        """Journal a step and act on it; return whether the monitor has run the model."""
+    def _record(self, step: StepRecord) -> StepFinished:
+        """Record the event of a step, compare its memory with the plan, and return the event."""
         event = step.event()
         self._held_bytes = step.held_bytes(reserves=self._reserves)
         self._event_log.record(event)
         if self._flow.measuring:
             self._event_log.record(self._flow.after())
-        ran_model = self._monitor.observe(event, step.seen, self._control.settings, step.refused)
         self._compare(event)
-        self._act(step)
-        return ran_model
+        return event
 
     def _compare(self, event: StepFinished) -> None:
         """Log a warning if the step takes more memory than planned."""

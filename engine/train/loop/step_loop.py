@@ -3,6 +3,8 @@
 begin_step → fetch → (may_continue, forward, may_backward, backward, record_loss) × accumulate →
 check_update → may_update → optimizer step → optimizer_stepped → end_step
 
+A trainer whose monitor follows a step late calls after_backward behind each backward pass.
+
 A trainer calls the hooks in this order (see `control.controlled_trainer`); `hf_bridge` calls them
 from the hooks of the Hugging Face loop.
 """
@@ -66,6 +68,13 @@ class StepLoop:
         """Set the gate of the optimizer and the loss scale of fp16 training; None without them."""
         self._conclusion.begin(gate, loss_scale)
 
+    def observe_late(self) -> None:
+        """Let the detector see a step during the backward pass of the next one.
+
+        The trainer must call `after_backward`, where it can still drop that step.
+        """
+        self._conclusion.observe_late()
+
     def begin_step(self) -> bool:
         """Handle everything due at this boundary; return False if the run ends here."""
         replayed = self._replay.running
@@ -113,9 +122,19 @@ class StepLoop:
         concluded here at the latest. After the last one, this rank waits for the other ranks.
         """
         with span(VERDICT):
-            self._conclusion.conclude()
+            self._conclusion.journal()
         self._clock.lap()
-        return not self._control.dropped
+        if self._control.dropped:
+            return False
+        self._conclusion.observe_aside()
+        return True
+
+    def after_backward(self) -> None:
+        """Let the monitor follow the step before, which may drop the one in progress.
+
+        A trainer calls it where it can still leave the step; `check_update` does it at the latest.
+        """
+        self._conclusion.observe()
 
     def check_update(self, clip: Callable[[float], Tensor]) -> Tensor:
         """Apply late settings, clip, check the update; return the gradient norm before clipping.
@@ -130,6 +149,7 @@ class StepLoop:
         """
         if self._replay.running:
             return self._check_replayed(clip)
+        self._conclusion.observe()
         if self._control.dropped:
             return torch.zeros(())
         self._commands.before_update()
@@ -220,8 +240,10 @@ class StepLoop:
         step = self._conclusion.step
         assert step is not None, "check_update() comes before end_step()"
         step.end()
-        if step.held is None or last:
+        if last:
             self.conclude()
+        elif step.held is None:
+            self._conclusion.journal()
         self._profiler.end_step(self.tally.tokens, counted=True, conclude=self.conclude)
         return True
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -32,15 +31,9 @@ class StepMetrics:
     uncounted: list[Tensor] = field(default_factory=list)
     """Tokens of micro-batches that are on the device, each []."""
 
-    @contextmanager
-    def time(self, what: str) -> Iterator[None]:
-        """Add the time spent in the block to `<what>_s`."""
-        started = time.perf_counter()
-        try:
-            yield
-        finally:
-            name = f"{what}_s"
-            setattr(self, name, getattr(self, name) + time.perf_counter() - started)
+    def time(self, what: str) -> AbstractContextManager[None]:
+        """Return a context that adds the time spent in its block to `<what>_s`."""
+        return _Timed(self, f"{what}_s")
 
     def count(self, batch: dict[str, Any]) -> None:
         """Count the tokens without padding and the samples of a micro-batch that is on the host.
@@ -67,8 +60,24 @@ class StepMetrics:
             self.parts[name] = self.parts[name] + share if name in self.parts else share
 
 
-@dataclass(frozen=True)
-class RankStep:
+class _Timed:
+    """Adds the time spent in its block to a field of the step; a class, because it is cheap."""
+
+    __slots__ = ("_field", "_started", "_tally")
+
+    def __init__(self, tally: StepMetrics, field: str) -> None:
+        self._tally = tally
+        self._field = field
+
+    def __enter__(self) -> None:
+        self._started = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        spent = getattr(self._tally, self._field) + time.perf_counter() - self._started
+        setattr(self._tally, self._field, spent)
+
+
+class RankStep(NamedTuple):
     """The loss, gradient norm and metrics of a step on this rank, before totals are known."""
 
     loss: float
@@ -88,7 +97,7 @@ def summed(tally: StepMetrics, grad_norm: Tensor) -> Tensor:
     Without a micro-batch it is 0 on the device of `grad_norm`.
     """
     losses = tally.losses or [grad_norm.new_zeros(())]
-    return sum(losses, losses[0].new_zeros(())).float()
+    return sum(losses[1:], losses[0]).float()
 
 
 def settle(
@@ -99,6 +108,9 @@ def settle(
     Parts that are on the host already stay there.
     """
     parts = tally.parts
+    if loss.is_cpu and grad_norm.is_cpu and held is None and not parts and not tally.uncounted:
+        now = loss.item(), grad_norm.float().item()
+        return PendingResult(lambda: RankStep(*now, dict(tally.figures)))
     norm = grad_norm.detach().float().to(loss.device)
     flag = loss.new_zeros(()) if held is None else held
     on_device = on_same_device(parts, loss)
@@ -126,8 +138,7 @@ def on_same_device(parts: dict[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
     return {name: part for name, part in parts.items() if part.device == loss.device}
 
 
-@dataclass(frozen=True)
-class StepTotals:
+class StepTotals(NamedTuple):
     """The losses, counts and readings of a step over all ranks."""
 
     loss: float
@@ -176,6 +187,8 @@ def start_total(
 
 
 def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
+    if len(rows) == 1:
+        return _of_one(rows[0], names)
     losses, *columns = (list(column) for column in zip(*rows, strict=True))
     parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
     memory, util, temp_c, power_w = ([] if any(map(math.isnan, row)) else row for row in device)
@@ -189,6 +202,27 @@ def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
         rank_util=util,
         rank_temp_c=temp_c,
         rank_power_w=power_w,
+    )
+
+
+def _of_one(row: list[float], names: list[str]) -> StepTotals:
+    """Return what `_combine` returns for a single rank, where no mean has to be taken."""
+    loss, parts, (tokens, samples, rank_s, *device) = (
+        row[0],
+        row[1 : 1 + len(names)],
+        row[1 + len(names) :],
+    )
+    memory, util, temp_c, power_w = ([] if math.isnan(value) else [value] for value in device)
+    return StepTotals(
+        loss,
+        dict(zip(names, parts, strict=True)),
+        round(tokens),
+        round(samples),
+        [rank_s],
+        [int(held) for held in memory],
+        util,
+        temp_c,
+        power_w,
     )
 
 

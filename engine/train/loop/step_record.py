@@ -138,7 +138,7 @@ class StepRecord:
             tokens_per_s=totals.tokens / step_s,
             samples_per_s=totals.samples / step_s,
             skew_s=totals.skew_s,
-            **vars(self.memory),
+            **self.memory._asdict(),
             **_by_rank(totals),
             extra=self._extra(totals),
         )
@@ -152,4 +152,4 @@ def _by_rank(totals: StepTotals) -> dict[str, Any]:
     """Return the figures of every rank by their `StepFinished` fields; empty for a single rank."""
     if len(totals.rank_s) < 2:
         return {}
-    return {name: value for name, value in vars(totals).items() if name.startswith("rank_")}
+    return {name: value for name, value in totals._asdict().items() if name.startswith("rank_")}

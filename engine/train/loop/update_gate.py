@@ -84,8 +84,9 @@ class FinalGate(UpdateGate):
 
         Ranks need no message: a loss that is not finite makes the norm of every rank NaN.
         """
-        both = torch.stack([loss.float(), grad_norm.float().to(loss.device)])
-        return both.mul(0).sum().ne(0).float()  # 0 times anything else than a finite number is NaN
+        loss, norm = loss.float(), grad_norm.float().to(loss.device)
+        # A number minus itself is 0 if it is finite and NaN otherwise, which differs from all.
+        return ((loss - loss) != (norm - norm)).float()
 
 
 def gate_of(optimizer: Any) -> UpdateGate | None:

@@ -90,6 +90,8 @@ class AnomalyMonitor:
         self.state = AnomalyMonitorState(
             detector=detector.live_state, loss=LossAverage(), norms=RecentNorms(), alerts=[]
         )
+        self._usual: Limits | None = None
+        """The limits by the records so far; None until they are asked for."""
         self._alarms: set[str] = set()
         """Open alerts that are alarms; the incident lasts as long as there are any."""
         self._asked_gradients = ""
@@ -103,6 +105,7 @@ class AnomalyMonitor:
         state.open = self.state.open | state.open
         self._detector = Detector.over(state.detector)
         self.state = state
+        self._usual = None
 
     def ask_gradients(self) -> None:
         """Request that the gradient flow of the next update is measured."""
@@ -116,6 +119,11 @@ class AnomalyMonitor:
         """
         if self._asked_gradients:
             return NOTHING_PASSES
+        if self._usual is None:
+            self._usual = self._usual_limits()
+        return self._usual
+
+    def _usual_limits(self) -> Limits:
         usual = self.state.norms.percentile(95)
         loud = None if usual is None else FLOW_NORM * usual
         return Limits.of(self._detector.usual_up_to(), loud)
@@ -141,17 +149,36 @@ class AnomalyMonitor:
             refused: why the guard refused the update; empty if it was applied.
             way_back: finds the way back from an alert, for its report.
         """
+        return self.follow(self.take(event), seen, refused, way_back)
+
+    def take(self, event: StepFinished) -> list[Alert]:
+        """Add a finished step to detector and meters; return its alerts, not raised yet.
+
+        Nothing outside of these is touched, so that another thread may do it.
+        """
         record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)
         self.state.loss.push(event.loss)
         self.state.norms.push(event.grad_norm, clipped=event.clipped)
+        self._usual = self._usual_limits()
+        return alerts
+
+    def follow(
+        self, alerts: Sequence[Alert], seen: SeenExamples, refused: str, way_back: FindWayBack
+    ) -> list[RecoveryCall]:
+        """Raise the alerts of a step that `take` has added, and resolve earlier ones.
+
+        Arguments and result are those of `observe`.
+        """
         rows = self._look(alerts, seen)
         return self._raise_all(alerts, rows, refused, way_back) + self._resolve()
 
     def evaluated(self, loss: float, way_back: FindWayBack) -> list[RecoveryCall]:
         """Add an evaluation loss: raise its alerts and return calls for recovery."""
         record = {"step": self._event_log.step, "eval_loss": loss}
-        return self._raise_all(self._detector.update(record), None, "", way_back)
+        alerts = self._detector.update(record)
+        self._usual = None
+        return self._raise_all(alerts, None, "", way_back)
 
     def _look(self, alerts: Sequence[Alert], seen: SeenExamples) -> StepRows | None:
         """Return the rows of a step whose alerts concern all ranks; None without such an alert.

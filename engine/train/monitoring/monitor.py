@@ -9,7 +9,7 @@ import msgspec
 
 from ...config.schema import RunConfig
 from ...config.tasks import COMPARING_TASKS
-from ...core.anomaly import Detector
+from ...core.anomaly import Alert, Detector
 from ...core.guard import Guard, GuardDecision, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
 from ...core.retention import is_good
@@ -92,6 +92,22 @@ class TrainingMonitor:
             settings: the settings in force.
             refused: why the guard refused the update of the step; empty if it was applied.
         """
+        return self.follow(self.take(event), seen, settings, refused)
+
+    def take(self, event: StepFinished) -> list[Alert]:
+        """Add a finished step to the detector and return its alerts, which `follow` is to raise.
+
+        It may run on another thread, as long as nothing else of the monitor is used meanwhile.
+        """
+        return self._anomalies.take(event)
+
+    def follow(
+        self, alerts: list[Alert], seen: SeenExamples, settings: RunSettings, refused: str = ""
+    ) -> bool:
+        """Raise the alerts of a step that `take` has added, and resolve earlier ones.
+
+        Return whether the model was run, as `observe` does, whose other arguments these are.
+        """
         self._planner.stepped()
         way_back = partial(
             self._planner.forecast,
@@ -99,7 +115,7 @@ class TrainingMonitor:
             seen=self._anomalies.state,
             refused_at=self._guard.refused_at,
         )
-        for call in self._anomalies.observe(event, seen, refused, way_back):
+        for call in self._anomalies.follow(alerts, seen, refused, way_back):
             self._planner.call(call)
         self._planner.judge_probation(self._anomalies.state.alerts)
         return self._anomalies.ran_model

@@ -5,7 +5,7 @@
 | `get_batch_samples` | `begin_step`, `fetch` | run commands; leave the epoch; end the run |
 | `training_step`, before it | `may_continue` | drop the step by leaving the epoch |
 | `accelerator.backward` | `may_backward` | conclude the step before; the loss reaches all ranks |
-| `training_step`, after it | `record_loss` | the loss of the step |
+| `training_step`, after it | `after_backward`, `record_loss` | drop the step; its loss |
 | `_clip_grad_norm` | `check_update` | set the learning rate, clip, check the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update, on the host or on the device |
 | `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
@@ -44,6 +44,9 @@ class LoopHooks(StepHooks, Protocol):
     @property
     def dropped(self) -> bool:
         """Whether the step in progress is being dropped."""
+
+    def after_backward(self) -> None:
+        """Let the monitor follow the step before, which may drop the one in progress."""
 
 
 class LoopEvents(Protocol):
@@ -267,6 +270,7 @@ class HfLoop:
             self._shield.call(self._tape.recapture_rng, None)
         with hooks.tally.time("compute"):
             loss = self.original["training_step"](*arguments, **named)
+        self._shield.call(hooks.after_backward, None)
         if self._drops and hooks.dropped and not self._shield.broken:
             self._dropping = True  # by the verdict on the step before, which came late
             raise LoopLeft

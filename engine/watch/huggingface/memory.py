@@ -20,6 +20,7 @@ _OF_TRAINER = (
     "_total_train_tokens",
 )
 """Attributes in which transformers and TRL accumulate what they log."""
+_ABSENT = object()
 _OF_STATE = (
     "epoch",
     "total_flos",
@@ -51,12 +52,12 @@ class HfMemory:
 
     def capture(self) -> MemoryCopy:
         """Return a copy of the trainer's counters and of the state of its callbacks."""
-        trainer = self._trainer
-        own = {name: getattr(trainer, name) for name in _OF_TRAINER if hasattr(trainer, name)}
+        trainer, state = self._trainer, self._trainer.state
+        own = [(name, getattr(trainer, name, _ABSENT)) for name in _OF_TRAINER]
         return MemoryCopy(
-            _copied(own),
-            {name: getattr(trainer.state, name, None) for name in _OF_STATE},
-            len(trainer.state.log_history),
+            {name: _copied(value) for name, value in own if value is not _ABSENT},
+            {name: getattr(state, name, None) for name in _OF_STATE},
+            len(state.log_history),
             [copy.deepcopy(one.state()["attributes"]) for one in self._stateful()],
         )
 
@@ -88,6 +89,8 @@ class HfMemory:
 
 def _copied(value: Any) -> Any:
     """Return a copy of nested dicts, lists of numbers and tensors; much faster than `deepcopy`."""
+    if value is None or isinstance(value, int | float):
+        return value
     if isinstance(value, dict):
         copied = copy.copy(value)
         for key, item in value.items():

@@ -158,6 +158,8 @@ def begin_session(watched: Watched) -> HfSession:
         trainer.model,
         tokenizer_of(trainer),
     )
+    if watched.capabilities.exact:
+        session.step_loop.observe_late()
     _patch(watched, session.step_loop)
     _record_start(watched, agreement, state)
     return HfSession(

@@ -6,11 +6,14 @@ A GPU does so. Here the CPU stands for it: a fused optimizer obeys it there in t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fttui.engine.protocol.events import (
     EvalFinished,
@@ -162,6 +165,44 @@ def test_a_training_that_a_callback_ends_has_its_last_step(
 
     watched = play_watched(ended_early, tmp_path, monkeypatch)
     assert [step.loss > 0 for step in steps_of(watched)] == [True] * 3
+
+
+class HostReads(TorchDispatchMode):
+    """Counts how often the host reads a number of a tensor, which would wait for a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def reads_per_step(train: Callable[[int], object]) -> float:
+    """Count the reads of training steps alone, as what four more of them add."""
+    counts = []
+    for steps in (4, 8):
+        with HostReads() as reads:
+            train(steps)
+        counts.append(reads.count)
+    return (counts[1] - counts[0]) / 4
+
+
+def test_a_watched_step_reads_no_more_from_the_device_than_a_bare_one(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    """What the host learns late comes by a copy that it does not wait for (`settle`)."""
+
+    def watched(steps: int) -> None:
+        build = partial(fused, max_steps=steps)
+        play_watched(build, tmp_path / f"watched-{steps}", monkeypatch, checkpoint_every=0)
+
+    bare = reads_per_step(
+        lambda steps: train_alone(partial(fused, max_steps=steps), tmp_path / f"bare-{steps}")
+    )
+    assert bare > 0  # those of the trainer itself, so the count counts
+    assert reads_per_step(watched) == bare
 
 
 def test_large_gradients_are_not_kept(tmp_path: Path, monkeypatch: Patch) -> None:

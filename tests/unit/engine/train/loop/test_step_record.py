@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 from types import SimpleNamespace
 from typing import Any
 
@@ -58,13 +57,13 @@ def record(ranks: int = 1, **more: Any) -> StepRecord:
 
 def test_figures_of_the_device_reach_the_event_by_their_names() -> None:
     event = record().event()
-    assert dataclasses.asdict(READING).keys() <= set(StepFinished.__struct_fields__)
-    assert {name: getattr(event, name) for name in vars(READING)} == vars(READING)
+    assert READING._asdict().keys() <= set(StepFinished.__struct_fields__)
+    assert {name: getattr(event, name) for name in READING._fields} == READING._asdict()
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_figures_of_every_rank_are_there_with_several_ranks_only(ranks: int) -> None:
-    event, names = record(ranks).event(), [n for n in vars(totals(1)) if n.startswith("rank_")]
+    event, names = record(ranks).event(), [n for n in totals(1)._fields if n.startswith("rank_")]
     assert len(names) == 5
     for name in names:
         assert getattr(event, name) == (getattr(totals(2), name) if ranks == 2 else [])

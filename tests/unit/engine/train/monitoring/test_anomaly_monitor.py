@@ -218,8 +218,8 @@ def test_an_evaluation_is_one_record_without_samples(scene: Scene) -> None:
 
 def test_an_update_passes_within_three_times_the_usual_norm(scene: Scene) -> None:
     assert scene.monitor.limits() == Limits()
-    scene.observe(finished(norm=2.0))
     scene.detector.usual = 1.5
+    scene.observe(finished(norm=2.0))
     limits = scene.monitor.limits()
     assert limits == Limits(1.5, 6.0)
     assert scene.monitor.wants_gradients(1.5, 6.0) == ""
