@@ -29,7 +29,7 @@ DEFAULT_LIMIT_BYTES = 512 * 2**20
 """Host memory that the tape may use; 16 sequences of 2,048 tokens need 0.8 MB per step."""
 
 
-@dataclass
+@dataclass(slots=True)
 class TapedBatch:
     """One micro-batch in host memory."""
 

@@ -170,6 +170,9 @@ class AnomalyMonitor:
 
         Arguments and result are those of `observe`.
         """
+        self.ran_model = False
+        if not alerts:  # as after nearly every step
+            return self._resolve()
         rows = self._look(alerts, seen)
         return self._raise_all(alerts, rows, refused, way_back) + self._resolve()
 
