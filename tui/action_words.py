@@ -24,6 +24,7 @@ _TASK_OF = {
     "policy.change": TROUBLE, "run.pause": SAVE, "run.steps": SAVE, "checkpoint.save": SAVE,
     "checkpoint.pin": SAVE, "run.stop": SAVE, "app.detach": SAVE, "go.runs": RUNS,
     "go.compare": RUNS, "runs.mark": RUNS, "runs.compare": RUNS, "control.toggle": AROUND,
+    "proposal.confirm": AROUND, "proposal.decline": AROUND, "proposal.make": AROUND,
     "list.down": TABLES, "list.up": TABLES, "list.open": TABLES, "list.filter": TABLES,
 }  # fmt: skip
 """The task of an action; without a row here it follows from the action's group."""
@@ -48,6 +49,9 @@ SYNONYMS = {
     "data.quarantine": "exclude remove drop block samples ids lift",
     "note.add": "comment annotate remark mark",
     "policy.change": "autopilot nan non-finite automatic guard",
+    "proposal.confirm": "agent proposal accept approve yes allow",
+    "proposal.decline": "agent proposal reject deny no refuse",
+    "proposal.make": "agent suggest ask proposal",
     "control.toggle": "controller take over release other viewer",
     "go.runs": "list switch open another run",
     "go.dashboard": "home main curves plots loss",

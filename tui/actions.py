@@ -19,6 +19,7 @@ from fttui.engine.protocol.commands import (
     COMMANDS,
     AnyCommand,
     CommandSpec,
+    Propose,
     SaveCheckpoint,
     spec_of,
 )
@@ -167,6 +168,18 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "policy.change", "P", "policy", "set what happens on a non-finite value, or on an anomaly",
         CHANGE, ("policy",), "inline",
+    ),
+    Action(
+        "proposal.confirm", "a", "confirm", "confirm the oldest open proposal, such as an agent's",
+        CHANGE, ("confirm",),
+    ),
+    Action(
+        "proposal.decline", "d", "decline", "decline the oldest open proposal",
+        CHANGE, ("decline",),
+    ),
+    Action(
+        "proposal.make", "A", "propose", "propose a command for another person to confirm",
+        CHANGE, ("propose",), "inline",
     ),
     Action(
         "control.toggle", "t", "control", "take control of the run, or release it",
@@ -355,7 +368,8 @@ def refusal(spec: CommandSpec, state: AppState) -> str | None:
     reason = (
         _why_unreachable(state) or _why_impossible(spec, state) or spec.why_illegal(state.state)
     )
-    if reason is None and state.controller and not state.controls:
+    elsewhere = state.controller and not state.controls and spec.command is not Propose
+    if reason is None and elsewhere:
         return (
             f"{state.controller} has control; take it over with {key_of('control.toggle', state)}"
         )
@@ -400,6 +414,8 @@ def _why_pointless(action: Action, state: AppState) -> str | None:
             return "no change of learning rate, clip, policy or quarantine to undo"
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
+        case "proposal.confirm" | "proposal.decline" if not state.run.proposals:
+            return "no open proposal"
         case "anomaly.recover":
             incident = state.run.current_incident
             if incident is None:

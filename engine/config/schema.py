@@ -23,6 +23,7 @@ from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
 from .sections.model import AdapterConfig as AdapterConfig
 from .sections.model import ModelConfig as ModelConfig
 from .sections.model import NewToken as NewToken
+from .sections.outward import AgentsConfig as AgentsConfig
 from .sections.outward import AlertsConfig as AlertsConfig
 from .sections.outward import HubConfig as HubConfig
 from .sections.outward import Tracker as Tracker
@@ -275,6 +276,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     """Trackers that the run is delivered to while it trains, by processes beside it."""
     tracking: TrackingConfig = TrackingConfig()
     alerts: AlertsConfig = AlertsConfig()
+    agents: AgentsConfig = AgentsConfig()
 
     @property
     def has_reference(self) -> bool:

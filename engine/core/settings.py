@@ -24,7 +24,10 @@ from ..protocol.commands import (
     SetPolicy,
     SettingCommand,
 )
-from ..protocol.settings import MOST_QUARANTINED, RunSettings
+from ..protocol.settings import MOST_QUARANTINED, Leash, RunSettings
+
+_ROUNDING = 1e-9
+"""Share by which a computed learning rate may pass a limit of agents because it is rounded."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,32 @@ def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
     if command.clip is not None:
         settings = msgspec.structs.replace(settings, clip=command.clip, clip_percentile=None)
     return settings
+
+
+def leashed(before: RunSettings, after: RunSettings, leash: Leash | None) -> RunSettings:
+    """Return the settings after a command, with the factor from which the limits of agents count.
+
+    Args:
+        before: the settings before the command.
+        after: the settings that it makes.
+        leash: the limits of the agent that sent it; None if no agent did.
+
+    Raises:
+        Inapplicable: the learning rate would leave the limits of agents.
+    """
+    if after.lr_scale == before.lr_scale:
+        return after
+    if leash is None:
+        return msgspec.structs.replace(after, lr_scale_before_agents=None)
+    start = before.lr_scale_before_agents
+    start = before.lr_scale if start is None else start
+    low, high = start * leash.lr_low, start * leash.lr_high
+    if not low * (1 - _ROUNDING) <= after.lr_scale <= high * (1 + _ROUNDING):
+        raise Inapplicable(
+            f"agents may set the learning rate from ×{low:.4g} to ×{high:.4g} of the schedule, "
+            f"got ×{after.lr_scale:.4g}; a person can set it, or confirm it as a proposal"
+        )
+    return msgspec.structs.replace(after, lr_scale_before_agents=start)
 
 
 def _change_lr(

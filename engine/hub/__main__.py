@@ -11,7 +11,11 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
+import msgspec
+
+from ..config.sections.outward import AgentsConfig
 from ..config.yaml_tree import parse_yaml
 from ..errors import FttuiError
 from ..run.control_log import ControlWriter
@@ -103,7 +107,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     _forget_endpoint(run)
     sockets = HubSockets(folder := runtime_folder(run))
     try:
-        hub = Hub(run, control, sockets, idle_seconds(run))
+        hub = Hub(run, control, sockets, idle_seconds(run), agent_limits(run))
         me = ProcessMark.current()
         endpoint = Endpoint(
             pid=me.pid, started=me.started, identity=me.identity, folder=str(folder)
@@ -191,11 +195,29 @@ def _bound_resources() -> None:
 def idle_seconds(run: RunDirectory) -> float:
     """Return `hub.idle_s` of the run's configuration; 600 if the configuration cannot be read."""
     try:
-        text = read_plain(run.config, SMALL_FILE_BYTES).decode()
-        config = parse_yaml(text, run.config.name, []).plain()
-        return float(config["hub"]["idle_s"])
+        return float(_section(run, "hub")["idle_s"])
     except (OSError, FttuiError, KeyError, TypeError, ValueError):
         return _DEFAULT_IDLE_S
+
+
+def agent_limits(run: RunDirectory) -> AgentsConfig:
+    """Return `agents` of the run's configuration.
+
+    The defaults if an older version wrote the configuration, which then lacks the section; agents
+    may only read if the section cannot be read.
+    """
+    try:
+        return msgspec.convert(_section(run, "agents"), AgentsConfig)
+    except KeyError:
+        return AgentsConfig()
+    except (OSError, FttuiError, TypeError, ValueError) as error:
+        _log.error("the limits of agents cannot be read, so agents may only read: %s", error)
+        return AgentsConfig(allow="read")
+
+
+def _section(run: RunDirectory, name: str) -> Any:
+    text = read_plain(run.config, SMALL_FILE_BYTES).decode()
+    return parse_yaml(text, run.config.name, []).plain()[name]
 
 
 if __name__ == "__main__":

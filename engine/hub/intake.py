@@ -7,18 +7,21 @@ sockets and reads no clock.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 import msgspec
 
+from ..config.sections.outward import AgentsConfig
 from ..protocol.codec import DecodeError, decode_record
 from ..protocol.command_args import CommandError
 from ..protocol.commands import (
     START_AGAIN,
     AnyCommand,
+    Confirm,
+    Propose,
     Stop,
     describe_command,
     parse_command,
@@ -29,6 +32,8 @@ from ..protocol.events import CommandApplied
 from ..protocol.requests import Accepted, Rejected, SubmitCommand
 from ..protocol.states import RunState
 from ..run.control_log import ControlEntry
+from .agent_limits import AgentLimits
+from .proposals import Proposals
 
 _LEAST_FREE_BYTES = 4096
 _APPLIED_TAG = CommandApplied.__name__.encode()
@@ -62,7 +67,7 @@ class ClockReading:
     boot: str = ""
     """The boot id of the machine; empty if it has none."""
 
-    def expired_s(self, message: SubmitCommand) -> float | None:
+    def expired_s(self, message: SubmitCommand | ControlEntry) -> float | None:
         """Return the seconds since a command expired, negative before; None if it never expires."""
         if message.expires_boot_s is not None and message.boot and message.boot == self.boot:
             return self.boot_s - message.expires_boot_s
@@ -79,15 +84,23 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True):
 class Intake:
     """Accepts or rejects every submitted command, once for each id."""
 
-    def __init__(self, log: ControlLog, next_step: str = START_AGAIN) -> None:
+    def __init__(
+        self,
+        log: ControlLog,
+        next_step: str = START_AGAIN,
+        agents: AgentsConfig = AgentsConfig(),  # noqa: B008 - frozen
+    ) -> None:
         """Read the decisions that were made before.
 
         Args:
             log: the control journal.
             next_step: what a reader of a refusal can do when the run has ended.
+            agents: the limits of agents.
         """
         self._log = log
         self._next_step = next_step
+        self._limits = AgentLimits(agents)
+        self._proposals = Proposals(log.entries)
         self._decided = {entry.id: entry for entry in log.entries}
         self._accepted = sum(_changes_settings(entry) for entry in log.entries)
         """Number of accepted commands that change settings."""
@@ -136,7 +149,7 @@ class Intake:
         state: RunState,
         now: ClockReading,
         refused: Mapping[str, str] = MappingProxyType({}),
-        unknown: str | None = None,
+        unknown: Callable[[AnyCommand], str | None] = lambda command: None,
         disk_free_bytes: int | None = None,
     ) -> Accepted | Rejected:
         """Accept or reject a command.
@@ -149,19 +162,25 @@ class Intake:
             state: state of the run.
             now: present time.
             refused: commands that the trainer of the run cannot carry out, verb to reason.
-            unknown: that the run lacks what the command names; None if it has it.
+            unknown: returns that the run lacks what a command names; None if it has it.
             disk_free_bytes: free space for the journals of the run; None if it is not known.
         """
         known = self._decided.get(message.id)
         if known is None:
-            refusal = _why_unrecorded(message, disk_free_bytes)
-            refusal = refusal or self._why_not(message, state, now)
-            refusal = refusal or _why_impossible(message, refused) or unknown
-            entry = self._store(self._decide(message, now, refusal))
+            meant = self._proposals.confirmed(message)
+            refusal = self._proposals.why_not(message, now.expired_s)
+            refusal = refusal or self._limits.why_not(message, self._log.entries, now.time)
+            refusal = refusal or _why_unrecorded(meant, disk_free_bytes)
+            refusal = refusal or self._why_not(meant, state, now)
+            refusal = refusal or _why_impossible(meant, refused)
+            refusal = refusal or unknown(_acted(meant.command))
+            name = self._proposals.name_of(message)
+            entry = self._store(self._decide(meant, now, refusal, name))
+            self._proposals.note(entry)
             if entry.rejected is None:
                 self._give_control(message)
             return self._answer(entry, message.ref)
-        if known.command != message.command:
+        if not _same_command(known, message):
             reason = (
                 f"id {message.id} was used for another command: {describe_command(known.command)}"
             )
@@ -172,16 +191,20 @@ class Intake:
         """Give control to the viewer of an accepted command.
 
         A script that sends a single command gets no control; if the command took control from
-        another viewer, nobody has control afterwards.
+        another viewer, nobody has control afterwards. An agent and a proposal get none either.
         """
+        if message.agent is not None or isinstance(message.command, Propose):
+            return
         if not message.one_shot:
             self.take(message.viewer, message.issuer)
         elif message.take:
             self.controller = None
 
     def _decide(
-        self, message: SubmitCommand, now: ClockReading, refusal: str | None
+        self, message: SubmitCommand, now: ClockReading, refusal: str | None, proposal: str
     ) -> ControlEntry:
+        proposes = isinstance(message.command, Propose)
+        lasts_s = 60 * self._limits.config.proposal_minutes
         entry = ControlEntry(
             seq=self._log.last_seq + 1,
             time=now.time,
@@ -189,8 +212,12 @@ class Intake:
             command=message.command,
             issuer=message.issuer,
             reason=message.reason,
-            expires_at=message.expires_at,
+            expires_at=now.time + lasts_s if proposes else message.expires_at,
+            expires_boot_s=now.boot_s + lasts_s if proposes else message.expires_boot_s,
+            boot=now.boot if proposes else message.boot,
             rejected=refusal,
+            leash=self._limits.leash(message),
+            proposal=proposal,
         )
         generation = self.generation + _changes_settings(entry)
         return msgspec.structs.replace(entry, generation=generation)
@@ -199,7 +226,12 @@ class Intake:
         holder = self.controller
         if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
             return f"the command expired {expired_s:.1f} s before it arrived"
-        if holder is not None and holder.viewer != message.viewer and not message.take:
+        proposes = isinstance(message.command, Propose)
+        if holder is not None and (holder.viewer == message.viewer or proposes):
+            holder = None  # nobody else's control is in the way
+        if holder is not None and message.agent is not None:
+            return f"{holder.issuer} has control; an agent can only propose commands meanwhile"
+        if holder is not None and not message.take:
             return f"{holder.issuer} has control; take it over with: fttui ctl --take COMMAND"
         if message.if_generation not in (None, self.generation):
             return (
@@ -215,7 +247,7 @@ class Intake:
             self._log.append(entry)
             self._accepted += _changes_settings(entry)
         except OSError as error:
-            if entry.rejected is None and isinstance(entry.command, Stop):
+            if entry.rejected is None and isinstance(entry.command, Stop) and not entry.leash:
                 self._unjournaled[entry.id] = (
                     f"obeyed, but not recorded: the control journal cannot be written ({error})"
                 )
@@ -244,6 +276,17 @@ class Intake:
             self.controller = None
 
 
+def _acted(command: AnyCommand) -> AnyCommand:
+    """Return the command that a proposal is about; any other command unchanged."""
+    return command.command if isinstance(command, Propose) else command
+
+
+def _same_command(known: ControlEntry, message: SubmitCommand) -> bool:
+    """Whether a decision was made on the command of a message, or on one that it confirms."""
+    confirms = isinstance(message.command, Confirm) and known.proposal == message.command.proposal
+    return confirms or known.command == message.command
+
+
 def _changes_settings(entry: ControlEntry) -> bool:
     return entry.rejected is None and spec_of(entry.command).versioned
 
@@ -253,7 +296,7 @@ def _why_unrecorded(message: SubmitCommand, disk_free_bytes: int | None) -> str 
 
     A stop is obeyed even if it cannot be recorded.
     """
-    if isinstance(message.command, Stop):
+    if isinstance(message.command, Stop) and message.agent is None:
         return None
     if disk_free_bytes is None or disk_free_bytes >= _LEAST_FREE_BYTES:
         return None
@@ -264,7 +307,7 @@ def _why_unrecorded(message: SubmitCommand, disk_free_bytes: int | None) -> str 
 
 
 def _why_impossible(message: SubmitCommand, refused: Mapping[str, str]) -> str | None:
-    reason = refused.get(spec_of(message.command).verb)
+    reason = refused.get(spec_of(_acted(message.command)).verb)
     return None if reason is None else f"not possible in this run: {reason}"
 
 

@@ -8,7 +8,9 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
+from ..config.sections.outward import AgentsConfig
 from ..protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
@@ -77,7 +79,12 @@ class Hub:
     """Serves one run until its engine has ended and no viewer has sent a message for `idle_s`."""
 
     def __init__(
-        self, run: RunDirectory, control: ControlWriter, sockets: HubSockets, idle_s: float
+        self,
+        run: RunDirectory,
+        control: ControlWriter,
+        sockets: HubSockets,
+        idle_s: float,
+        agents: AgentsConfig = AgentsConfig(),  # noqa: B008 - frozen
     ) -> None:
         self._run = run
         self._sockets = sockets
@@ -85,7 +92,7 @@ class Hub:
         self._index = JournalIndex(run.journal)
         self._status = LiveStatus()
         self._control = control
-        self._intake = Intake(control, run.resume_hint)
+        self._intake = Intake(control, run.resume_hint, agents)
         self._viewers = Viewers(time.monotonic())
         self._copies = CopyList(run)
         self._next_beat = 0.0
@@ -256,7 +263,7 @@ class Hub:
             state=self._status.state,
             now=now,
             refused=self._status.refused,
-            unknown=why_unknown(message.command, store, anomalies),
+            unknown=partial(why_unknown, store=store, anomalies=anomalies),
             disk_free_bytes=free_bytes(self._run.path),
         )
         if self._intake.controller != before:

@@ -18,7 +18,9 @@ import msgspec
 from .events import AnomalyRaised, CommandApplied, Record
 from .requests import AnyClientMessage, AnyHubMessage, Beat
 
-PROTOCOL_VERSION: tuple[int, int] = (1, 0)
+PROTOCOL_VERSION: tuple[int, int] = (1, 1)
+AGENTS_SINCE = (1, 1)
+"""First version whose hubs keep agents within their limits."""
 EVENT_TOPIC = b"e"
 BEAT_TOPIC = b"b"
 

@@ -1,11 +1,26 @@
-"""Parse the arguments of a command as a person types them, and list the names that exist."""
+"""Parse the arguments of a command as a person types them, and list the names that exist.
+
+The parsers raise CommandError.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
+
+from .command_kinds import (
+    AnyCommand,
+    FindCulprits,
+    ProfileSteps,
+    Quarantine,
+    Recover,
+    Rollback,
+    SaveCheckpoint,
+    SetClip,
+    SetPolicy,
+)
 
 
 class CommandError(ValueError):
@@ -15,6 +30,8 @@ class CommandError(ValueError):
 _LARGEST_NUMBER = 1e6
 _LARGEST_COUNT = 10_000_000
 """Larger values are typing errors, and some would overflow where they are used."""
+MOST_PROFILED = 20
+"""Largest number of steps that one command profiles."""
 
 
 def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
@@ -91,3 +108,113 @@ def _distance(wanted: str, name: str) -> tuple[int, float]:
     mine, its = _NUMBER.search(wanted), _NUMBER.search(name)
     apart = abs(int(mine[0]) - int(its[0])) if mine and its else 0
     return apart, -SequenceMatcher(None, wanted[:100], name).ratio()
+
+
+def bare(kind: Callable[[], AnyCommand]) -> Callable[[list[str]], AnyCommand]:
+    """Return a parser of a command without arguments."""
+
+    def parse(args: list[str]) -> AnyCommand:
+        if args:
+            raise CommandError(f"takes no argument, got {' '.join(args)!r}")
+        return kind()
+
+    return parse
+
+
+def parse_clip(args: list[str]) -> SetClip:
+    """Parse VALUE, pNN or off."""
+    if args == ["off"]:
+        return SetClip()
+    percentile = args[1] if len(args) == 2 and args[0] == "auto" else None
+    if percentile is None and len(args) == 1 and args[0].startswith("p") and args[0] != "p":
+        percentile = args[0][1:]
+    if percentile is not None:
+        value = number(percentile.removeprefix("p"), "the percentile")
+        if value > 100:
+            raise CommandError(f"the percentile must be ≤ 100, got {percentile}")
+        return SetClip(percentile=value)
+    return SetClip(value=number(one(args, "VALUE, pNN or off"), "clip"))
+
+
+def parse_checkpoint(args: list[str]) -> SaveCheckpoint:
+    """Parse [pin] [NOTE]."""
+    pin = bool(args) and args[0] == "pin"
+    return SaveCheckpoint(pin=pin, note=" ".join(args[1:] if pin else args))
+
+
+def parse_rollback(args: list[str]) -> Rollback:
+    """Parse a checkpoint and its options lr=F, clip=V and skip=N."""
+    if not args:
+        raise CommandError("needs a checkpoint: its name, its step, or `last`")
+    options: dict[str, str] = {}
+    for item in args[1:]:
+        key, _, value = item.partition("=")
+        if key not in {"lr", "clip", "skip"} or not value:
+            raise CommandError(f"unknown option {item!r}; expected lr=F, clip=V or skip=N")
+        options[key] = value
+    return Rollback(
+        checkpoint=args[0],
+        lr_scale=number(options["lr"], "lr") if "lr" in options else None,
+        clip=number(options["clip"], "clip") if "clip" in options else None,
+        skip=count(options["skip"], "skip") if "skip" in options else 0,
+    )
+
+
+def parse_policy(args: list[str]) -> SetPolicy:
+    """Parse what a policy is about and its new value."""
+    match args:
+        case ["nonfinite", "skip" | "halt" | "rollback" as choice]:
+            return SetPolicy(nonfinite=choice)
+        case ["autopilot", "off" | "propose" | "act" as choice]:
+            return SetPolicy(autopilot=choice)
+        case _:
+            raise CommandError(
+                "expected nonfinite skip|halt|rollback, or autopilot off|propose|act"
+            )
+
+
+def parse_recover(args: list[str]) -> Recover:
+    """Parse the id of an anomaly or nothing."""
+    return Recover(anomaly=one(args, "one anomaly's ID")) if args else Recover()
+
+
+def parse_culprit(args: list[str]) -> FindCulprits:
+    """Parse the id of an anomaly or nothing."""
+    return FindCulprits(anomaly=one(args, "one anomaly's ID")) if args else FindCulprits()
+
+
+def parse_profile(args: list[str]) -> ProfileSteps:
+    """Parse a number of steps or nothing."""
+    if not args:
+        return ProfileSteps()
+    steps = count(one(args, "N"), "N")
+    if steps > MOST_PROFILED:
+        raise CommandError(f"N must be ≤ {MOST_PROFILED}: every kernel is recorded; got {steps}")
+    return ProfileSteps(steps=steps)
+
+
+def flagged(
+    word: str, plain: AnyCommand, with_word: AnyCommand
+) -> Callable[[list[str]], AnyCommand]:
+    """Return a parser of a command that takes one word or nothing."""
+
+    def parse(args: list[str]) -> AnyCommand:
+        if args not in ([], [word]):
+            raise CommandError(f"expected nothing or {word}, got {' '.join(args)!r}")
+        return with_word if args else plain
+
+    return parse
+
+
+LIFT = "lift"
+"""The word that begins the arguments of a `quarantine` that lets samples in again."""
+
+
+def parse_quarantine(args: list[str]) -> Quarantine:
+    """Parse ids of samples, or `lift` with ids or without."""
+    if args[:1] == [LIFT]:
+        return Quarantine(ids=tuple(dict.fromkeys(args[1:])), lift=True)
+    ids = tuple(dict.fromkeys(args[1:] if args[:1] == ["--"] else args))
+    if not all(ids) or not ids:
+        raise CommandError("needs the ID of a sample, as an anomaly's report shows it")
+    return Quarantine(ids=ids)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import msgspec
@@ -157,13 +158,48 @@ SettingCommand = (
 )  # fmt: skip
 """Commands of the kind `setting`."""
 
-OneShotCommand = (
+TrainingAction = (
     SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
     | GenerateSample | SkipBatches | AddNote | FindCulprits | Stop
 )  # fmt: skip
+"""Commands that a trainer carries out once."""
+
+TrainingCommand = SettingCommand | TrainingAction
+"""Commands that act on the training, and so can be proposed."""
+
+
+class Propose(Command, frozen=True, kw_only=True, tag="Propose"):
+    """Propose a command, which has no effect until a person confirms it."""
+
+    command: TrainingCommand
+
+
+class Confirm(Command, frozen=True, kw_only=True, tag="Confirm"):
+    """Send the command of an open proposal.
+
+    The hub journals that command in place of this one, so that no engine ever receives this one.
+    """
+
+    proposal: str
+    """Name of the proposal, as `proposal_name` makes it."""
+
+
+class Decline(Command, frozen=True, kw_only=True, tag="Decline"):
+    """Close an open proposal without effect."""
+
+    proposal: str
+    """Name of the proposal, as `proposal_name` makes it."""
+
+
+OneShotCommand = TrainingAction | Propose | Confirm | Decline
 """Commands of the kind `one_shot`."""
 
 AnyCommand = SettingCommand | OneShotCommand
+
+
+def proposal_name(command_id: str) -> str:
+    """Return the short name of a proposal, made from the id of the command that proposed it."""
+    return f"p{hashlib.sha256(command_id.encode()).hexdigest()[:5]}"
 
 
 def lr_slip(command: AnyCommand, now: LearningRate) -> str | None:

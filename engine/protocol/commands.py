@@ -11,11 +11,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from .command_args import CommandError, count, number, one, text_of
+from .command_args import (
+    LIFT,
+    CommandError,
+    bare,
+    count,
+    flagged,
+    number,
+    one,
+    parse_checkpoint,
+    parse_clip,
+    parse_culprit,
+    parse_policy,
+    parse_profile,
+    parse_quarantine,
+    parse_recover,
+    parse_rollback,
+    text_of,
+)
 from .command_kinds import (
     AddNote,
     AnyCommand,
     Command,
+    Confirm,
+    Decline,
     Evaluate,
     FindCulprits,
     GenerateSample,
@@ -23,6 +42,7 @@ from .command_kinds import (
     OneShotCommand,
     Pause,
     ProfileSteps,
+    Propose,
     Quarantine,
     Recover,
     ResetLr,
@@ -37,7 +57,10 @@ from .command_kinds import (
     SettingCommand,
     SkipBatches,
     Stop,
+    TrainingAction,
+    TrainingCommand,
     lr_slip,
+    proposal_name,
 )
 from .settings import LearningRate, RunSettings
 from .states import RunState
@@ -50,6 +73,8 @@ __all__ = [
     "Command",
     "CommandError",
     "CommandSpec",
+    "Confirm",
+    "Decline",
     "Evaluate",
     "FindCulprits",
     "GenerateSample",
@@ -57,6 +82,7 @@ __all__ = [
     "OneShotCommand",
     "Pause",
     "ProfileSteps",
+    "Propose",
     "Quarantine",
     "Recover",
     "ResetLr",
@@ -71,8 +97,11 @@ __all__ = [
     "SettingCommand",
     "SkipBatches",
     "Stop",
+    "TrainingAction",
+    "TrainingCommand",
     "describe_command",
     "parse_command",
+    "proposal_name",
     "recorded_command",
     "slip",
     "spec_of",
@@ -127,6 +156,8 @@ class CommandSpec:
 
     Of the first recommendations of several alarms, the gravest is the one to follow.
     """
+    by_agents: Literal["alone", "confirmed", "never"] = "alone"
+    """Whether an agent may send it within its limits, may only propose it, or neither."""
     undo: Callable[[AnyCommand, RunSettings], AnyCommand] | None = None
     """Makes the command that restores the settings before it; None when it cannot be undone."""
     slip: Callable[[AnyCommand, LearningRate], str | None] = lambda _command, _now: None
@@ -156,101 +187,6 @@ _LIVE_OR_HALTED = _LIVE | {_S.HALTED}
 _ANY = _LIVE_OR_HALTED | {_S.STARTING, _S.STOPPING}
 
 
-def _none(kind: Callable[[], AnyCommand]) -> Callable[[list[str]], AnyCommand]:
-    def parse(args: list[str]) -> AnyCommand:
-        if args:
-            raise CommandError(f"takes no argument, got {' '.join(args)!r}")
-        return kind()
-
-    return parse
-
-
-def _parse_clip(args: list[str]) -> SetClip:
-    if args == ["off"]:
-        return SetClip()
-    percentile = args[1] if len(args) == 2 and args[0] == "auto" else None
-    if percentile is None and len(args) == 1 and args[0].startswith("p") and args[0] != "p":
-        percentile = args[0][1:]
-    if percentile is not None:
-        value = number(percentile.removeprefix("p"), "the percentile")
-        if value > 100:
-            raise CommandError(f"the percentile must be ≤ 100, got {percentile}")
-        return SetClip(percentile=value)
-    return SetClip(value=number(one(args, "VALUE, pNN or off"), "clip"))
-
-
-def _parse_checkpoint(args: list[str]) -> SaveCheckpoint:
-    pin = bool(args) and args[0] == "pin"
-    return SaveCheckpoint(pin=pin, note=" ".join(args[1:] if pin else args))
-
-
-def _parse_rollback(args: list[str]) -> Rollback:
-    if not args:
-        raise CommandError("needs a checkpoint: its name, its step, or `last`")
-    options: dict[str, str] = {}
-    for item in args[1:]:
-        key, _, value = item.partition("=")
-        if key not in {"lr", "clip", "skip"} or not value:
-            raise CommandError(f"unknown option {item!r}; expected lr=F, clip=V or skip=N")
-        options[key] = value
-    return Rollback(
-        checkpoint=args[0],
-        lr_scale=number(options["lr"], "lr") if "lr" in options else None,
-        clip=number(options["clip"], "clip") if "clip" in options else None,
-        skip=count(options["skip"], "skip") if "skip" in options else 0,
-    )
-
-
-def _parse_policy(args: list[str]) -> SetPolicy:
-    match args:
-        case ["nonfinite", "skip" | "halt" | "rollback" as choice]:
-            return SetPolicy(nonfinite=choice)
-        case ["autopilot", "off" | "propose" | "act" as choice]:
-            return SetPolicy(autopilot=choice)
-        case _:
-            raise CommandError(
-                "expected nonfinite skip|halt|rollback, or autopilot off|propose|act"
-            )
-
-
-def _parse_recover(args: list[str]) -> Recover:
-    return Recover(anomaly=one(args, "one anomaly's ID")) if args else Recover()
-
-
-def _parse_culprit(args: list[str]) -> FindCulprits:
-    return FindCulprits(anomaly=one(args, "one anomaly's ID")) if args else FindCulprits()
-
-
-def _parse_profile(args: list[str]) -> ProfileSteps:
-    if not args:
-        return ProfileSteps()
-    steps = count(one(args, "N"), "N")
-    if steps > _MOST_PROFILED:
-        raise CommandError(f"N must be ≤ {_MOST_PROFILED}: every kernel is recorded; got {steps}")
-    return ProfileSteps(steps=steps)
-
-
-def _flag(word: str, plain: AnyCommand, flagged: AnyCommand) -> Callable[[list[str]], AnyCommand]:
-    def parse(args: list[str]) -> AnyCommand:
-        if args not in ([], [word]):
-            raise CommandError(f"expected nothing or {word}, got {' '.join(args)!r}")
-        return flagged if args else plain
-
-    return parse
-
-
-_LIFT = "lift"
-
-
-def _parse_quarantine(args: list[str]) -> Quarantine:
-    if args[:1] == [_LIFT]:
-        return Quarantine(ids=tuple(dict.fromkeys(args[1:])), lift=True)
-    ids = tuple(dict.fromkeys(args[1:] if args[:1] == ["--"] else args))
-    if not all(ids) or not ids:
-        raise CommandError("needs the ID of a sample, as an anomaly's report shows it")
-    return Quarantine(ids=ids)
-
-
 def _undo_lr(_: AnyCommand, previous: RunSettings) -> ScaleLr:
     return ScaleLr(factor=previous.lr_scale)
 
@@ -275,7 +211,6 @@ def _undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
     return Quarantine(ids=tuple(i for i in ids if i not in previous.quarantine), lift=True)
 
 
-_MOST_PROFILED = 20
 COMMANDS: tuple[CommandSpec, ...] = (
     CommandSpec(
         verb="lr scale", usage="lr scale FACTOR", title="change the LR",
@@ -294,73 +229,73 @@ COMMANDS: tuple[CommandSpec, ...] = (
     CommandSpec(
         verb="lr reset", usage="lr reset", title="reset the LR",
         help="return to the unscaled schedule",
-        command=ResetLr, parse=_none(ResetLr), legal=_LIVE, kind="setting", effect="next",
+        command=ResetLr, parse=bare(ResetLr), legal=_LIVE, kind="setting", effect="next",
         versioned=True, in_lineage=True, undo=_undo_lr, gravity=6,
     ),
     CommandSpec(
         verb="clip", usage="clip VALUE | pNN | off", title="change the clip",
         help="set the max grad norm: a value, a percentile of recent norms, or off",
-        command=SetClip, parse=_parse_clip, legal=_LIVE, kind="setting", effect="next",
+        command=SetClip, parse=parse_clip, legal=_LIVE, kind="setting", effect="next",
         versioned=True, in_lineage=True, undo=_undo_clip, gravity=5,
     ),
     CommandSpec(
         verb="pause", usage="pause [release]",
         help="pause before the next micro-batch; release also frees the GPU's memory",
-        command=Pause, parse=_flag("release", Pause(), Pause(release=True)),
+        command=Pause, parse=flagged("release", Pause(), Pause(release=True)),
         legal=_LIVE, kind="setting", effect="before", urgent=True, gravity=2,
     ),
     CommandSpec(
         verb="resume", usage="resume",
         help="resume training after a pause or a halt",
-        command=Resume, parse=_none(Resume), legal=_LIVE_OR_HALTED,
-        kind="setting", effect="next", resumes=True,
+        command=Resume, parse=bare(Resume), legal=_LIVE_OR_HALTED,
+        kind="setting", effect="next", resumes=True, by_agents="confirmed",
     ),
     CommandSpec(
         verb="run", usage="run N",
         help="train N more steps, then pause",
         command=RunSteps, parse=lambda a: RunSteps(steps=count(one(a, "N"), "N")),
-        legal=_LIVE, kind="setting", effect="next", resumes=True,
+        legal=_LIVE, kind="setting", effect="next", resumes=True, by_agents="confirmed",
     ),
     CommandSpec(
         verb="checkpoint", usage="checkpoint [pin] [NOTE]", title="write a checkpoint",
         help="write a complete checkpoint; a pinned one is never removed",
-        command=SaveCheckpoint, parse=_parse_checkpoint,
+        command=SaveCheckpoint, parse=parse_checkpoint,
         legal=_LIVE, kind="one_shot", effect="here", gravity=1,
     ),
     CommandSpec(
         verb="rollback", usage="rollback CHECKPOINT|STEP|last [lr=F] [clip=V] [skip=N]",
         title="roll back", help="return exactly to a checkpoint and continue from it",
-        command=Rollback, parse=_parse_rollback, legal=_LIVE_OR_HALTED,
+        command=Rollback, parse=parse_rollback, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
         versioned=True, in_lineage=True, destructive=True, slip=lr_slip, gravity=8,
     ),
     CommandSpec(
         verb="recover", usage="recover [ID]",
         help="roll back to before an anomaly, skip its data, halve the LR, tighten the clip",
-        command=Recover, parse=_parse_recover, legal=_LIVE_OR_HALTED,
+        command=Recover, parse=parse_recover, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here", urgent=True,
         versioned=True, in_lineage=True, destructive=True, gravity=9,
     ),
     CommandSpec(
         verb="culprit", usage="culprit [ID]", title="find culprits",
         help="find the samples behind an anomaly: repeat its step with some of them replaced",
-        command=FindCulprits, parse=_parse_culprit, legal=_LIVE_OR_HALTED,
+        command=FindCulprits, parse=parse_culprit, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here",
     ),
     CommandSpec(
         verb="gradients", usage="gradients",
         help="measure gradient and update norms by module in the next update",
-        command=MeasureGradients, parse=_none(MeasureGradients),
+        command=MeasureGradients, parse=bare(MeasureGradients),
         legal=_LIVE, kind="one_shot", effect="next",
     ),
     CommandSpec(
         verb="profile", usage="profile [N]",
         help="profile the next N steps: data, forward, backward, update, waiting",
-        command=ProfileSteps, parse=_parse_profile, legal=_LIVE, kind="one_shot", effect="next",
+        command=ProfileSteps, parse=parse_profile, legal=_LIVE, kind="one_shot", effect="next",
     ),
     CommandSpec(
         verb="eval", usage="eval", title="evaluate", help="evaluate now",
-        command=Evaluate, parse=_none(Evaluate), legal=_LIVE, kind="one_shot", effect="here",
+        command=Evaluate, parse=bare(Evaluate), legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
         verb="sample", usage="sample PROMPT",
@@ -383,21 +318,39 @@ COMMANDS: tuple[CommandSpec, ...] = (
         verb="policy", usage="policy nonfinite skip|halt|rollback | autopilot off|propose|act",
         title="change the policy",
         help="set what happens on a non-finite number, or what the autopilot does about an anomaly",
-        command=SetPolicy, parse=_parse_policy, legal=_ANY, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_policy, gravity=3,
+        command=SetPolicy, parse=parse_policy, legal=_ANY, kind="setting", effect="next",
+        versioned=True, in_lineage=True, undo=_undo_policy, gravity=3, by_agents="confirmed",
     ),
     CommandSpec(
         verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
         help="keep samples out of training for good; lift lets these, or all, in again",
-        command=Quarantine, parse=_parse_quarantine, legal=_LIVE_OR_HALTED,
+        command=Quarantine, parse=parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
         versioned=True, in_lineage=True, undo=_undo_quarantine, gravity=4,
     ),
     CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
         help="finish the step, write a checkpoint unless no-save is given, end the run",
-        command=Stop, parse=_flag("no-save", Stop(), Stop(save=False)),
+        command=Stop, parse=flagged("no-save", Stop(), Stop(save=False)),
         legal=_ANY, kind="one_shot", effect="here", destructive=True, gravity=7,
+    ),
+    CommandSpec(
+        verb="propose", usage="propose COMMAND",
+        help="propose a command, which has no effect until a person confirms it",
+        command=Propose, parse=lambda a: _parse_propose(a), slip=lambda c, now: _inner_slip(c, now),
+        legal=_ANY, kind="one_shot", effect="here",
+    ),
+    CommandSpec(
+        verb="confirm", usage="confirm PROPOSAL", title="confirm the proposal",
+        help="send the command of an open proposal",
+        command=Confirm, parse=lambda a: Confirm(proposal=one(a, "the name of a PROPOSAL")),
+        legal=_ANY, kind="one_shot", effect="here", by_agents="never",
+    ),
+    CommandSpec(
+        verb="decline", usage="decline PROPOSAL", title="decline the proposal",
+        help="close an open proposal without effect",
+        command=Decline, parse=lambda a: Decline(proposal=one(a, "the name of a PROPOSAL")),
+        legal=_ANY, kind="one_shot", effect="here", by_agents="never",
     ),
 )  # fmt: skip
 
@@ -441,6 +394,19 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     raise CommandError(f"unknown command {' '.join(words)!r}; expected one of: {known}")
 
 
+def _parse_propose(args: list[str]) -> Propose:
+    if not args:
+        raise CommandError("needs a COMMAND")
+    command = parse_command(args)
+    if not isinstance(command, TrainingCommand):
+        raise CommandError(f"{spec_of(command).verb} cannot be proposed")
+    return Propose(command=command)
+
+
+def _inner_slip(command: AnyCommand, now: LearningRate) -> str | None:
+    return slip(command.command, now) if isinstance(command, Propose) else None
+
+
 def recorded_command(text: str) -> AnyCommand | None:
     """Parse the text of a command from a journal record; None if this version cannot parse it."""
     try:
@@ -481,9 +447,11 @@ def _arguments(command: AnyCommand) -> list[str]:
 
 
 def _plain_arguments(command: AnyCommand) -> list[str]:
+    if isinstance(command, Propose):
+        return [describe_command(command.command)]
     if isinstance(command, Quarantine):
-        bare = not command.lift and command.ids[:1] in ((_LIFT,), ("--",))
-        return [_LIFT * command.lift, "--" * bare, *map(shlex.quote, command.ids)]
+        odd = not command.lift and command.ids[:1] in ((LIFT,), ("--",))
+        return [LIFT * command.lift, "--" * odd, *map(shlex.quote, command.ids)]
     values = (getattr(command, field) for field in command.__struct_fields__)
     return [_word(value) for value in values if value is not None]
 

@@ -229,6 +229,10 @@ class CommandAccepted(Event, frozen=True, kw_only=True, tag="CommandAccepted"):
     """The command as a person would type it, such as `lr scale 0.5`."""
     issuer: str
     reason: str = ""
+    proposal: str = ""
+    """Name of the proposal that it makes, confirms or declines; empty for any other command."""
+    expires_at: float | None = None
+    """Unix seconds at which the proposal that it makes expires; None for any other command."""
 
 
 class CommandApplied(Event, frozen=True, kw_only=True, tag="CommandApplied"):

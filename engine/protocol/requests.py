@@ -6,6 +6,7 @@ import msgspec
 
 from .commands import AnyCommand
 from .data.sample import SampleRecord
+from .settings import AgentMode
 from .states import RunState
 
 
@@ -58,6 +59,11 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     take: bool = False
     """Whether the command is to be accepted although another viewer has control, which that viewer
     then loses. A hub that does not know the field refuses such a command and names the viewer."""
+    agent: AgentMode | None = None
+    """What the agent that sends it may do; None if a person or a script sends it.
+
+    Agents send nothing to a hub whose version is below `AGENTS_SINCE`, which ignores the field.
+    """
 
 
 class TakeControl(ClientMessage, frozen=True, kw_only=True, tag="TakeControl"):

@@ -4,11 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
 MOST_QUARANTINED = 1000
 """Largest number of samples in quarantine; every journaled change of the settings lists them."""
+
+
+AgentMode = Literal["propose", "act"]
+"""What an agent may do: only propose commands, or also send them within its limits."""
+
+
+class Leash(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of an agent that only the engine can check, which knows what a command sets."""
+
+    lr_low: float
+    """Smallest factor on the learning rate that agents may reach in total."""
+    lr_high: float
+    """Largest factor on the learning rate that agents may reach in total."""
 
 
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,6 +34,11 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     lr_scale: float = 1.0
     """Factor on the learning rate of the schedule."""
+    lr_scale_before_agents: float | None = None
+    """The factor before agents changed it, from which their limits count.
+
+    None unless agents were the last to change it.
+    """
     clip: float | None = None
     """Max gradient norm; None when clipping is off."""
     clip_percentile: float | None = None

@@ -22,6 +22,7 @@ import msgspec
 
 from ..protocol.codec import UNDECODABLE
 from ..protocol.commands import AnyCommand
+from ..protocol.settings import Leash
 from .folder.open_folder import OpenFolder, open_plain
 from .journal import FrameReader, FrameWriter, JournalLocked
 from .run_dir import RunDirectory
@@ -50,6 +51,14 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Generation of the settings after this entry."""
     rejected: str | None = None
     """Why the command was refused, or None; the engine ignores refused commands."""
+    leash: Leash | None = None
+    """Limits that the engine keeps the command in; None unless an agent sent it."""
+    proposal: str = ""
+    """Name of the proposal that it makes, confirms or declines; empty for any other command."""
+    expires_boot_s: float | None = None
+    """As in `SubmitCommand`; for a proposal, its own end."""
+    boot: str = ""
+    """As in `SubmitCommand`."""
 
 
 class HeldFile:

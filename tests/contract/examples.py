@@ -46,6 +46,8 @@ def _container(kind: Any, name: str) -> Any:
             return {name: _value(kind.value_type, name)}
         case inspect.TupleType():
             return tuple(_value(item, name) for item in kind.item_types)
+        case inspect.LiteralType():
+            return kind.values[-1]
         case inspect.EnumType():
             return _last(kind.cls)
         case _:

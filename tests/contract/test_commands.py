@@ -22,6 +22,8 @@ from fttui.engine.protocol.commands import (
     AddNote,
     AnyCommand,
     CommandSpec,
+    Confirm,
+    Decline,
     Evaluate,
     FindCulprits,
     GenerateSample,
@@ -29,6 +31,7 @@ from fttui.engine.protocol.commands import (
     OneShotCommand,
     Pause,
     ProfileSteps,
+    Propose,
     Quarantine,
     Recover,
     ResetLr,
@@ -89,6 +92,9 @@ EXAMPLES: list[AnyCommand] = [
     Quarantine(ids=(), lift=True),
     Stop(),
     Stop(save=False),
+    Propose(command=Rollback(checkpoint="last", lr_scale=0.5)),
+    Confirm(proposal="p0a1b2"),
+    Decline(proposal="p0a1b2"),
 ]
 
 

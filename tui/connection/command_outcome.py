@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.protocol.commands import AnyCommand, CommandSpec, describe_command
+from fttui.engine.protocol.commands import AnyCommand, CommandSpec, Confirm, describe_command
 from fttui.engine.protocol.events import (
     CommandApplied,
     CommandFailed,
@@ -155,6 +155,8 @@ class _CommandWait:
 
     def _on_applied(self, event: CommandApplied, record: Record) -> None:
         """Take the effect as the outcome; that of a pause only once training is held."""
+        if isinstance(self._command, Confirm) and event.typed is not None:
+            self._command = event.typed
         applied = self._result(
             "applied", record=record, old=event.old, new=event.new, seconds=event.seconds
         )

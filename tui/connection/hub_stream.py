@@ -12,6 +12,7 @@ import msgspec
 
 from fttui.engine.errors import JournalReplaced, ProtocolMismatch
 from fttui.engine.protocol.codec import (
+    AGENTS_SINCE,
     BEAT_TOPIC,
     EVENT_TOPIC,
     PROTOCOL_VERSION,
@@ -162,6 +163,11 @@ class HubStream:
         )
         if not isinstance(reply, Welcome):
             raise ProtocolMismatch(reason_of(reply))
+        if session.agent is not None and reply.version < AGENTS_SINCE:
+            raise ProtocolMismatch(
+                "the version of fttui that started this run has no limits for agents; stop the run "
+                "and resume it with this version"
+            )
         if session.one_shot and not session.feed.was_live:
             session.feed.start_after(ReadPosition(seq=reply.last_seq))
         self.greeted = True

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from fttui.engine.errors import FttuiError, NoSuchRun, NotOwner, ProtocolMismatch
 from fttui.engine.protocol.requests import ClientMessage
+from fttui.engine.protocol.settings import AgentMode
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.identity import boot_id
 from fttui.engine.run.processes.marks import Endpoint, read_engine
@@ -44,11 +45,17 @@ class LocalSession(SessionBase):
         *,
         read_only: bool = False,
         one_shot: bool = False,
+        agent: AgentMode | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Make a session of a run; for the arguments see `SessionBase`."""
         super().__init__(
-            HubTransport(run), run_id=run.id, read_only=read_only, one_shot=one_shot, clock=clock
+            HubTransport(run),
+            run_id=run.id,
+            read_only=read_only,
+            one_shot=one_shot,
+            agent=agent,
+            clock=clock,
         )
 
 

@@ -16,6 +16,7 @@ from ..app_base import AppBase
 from ..view_model.app_state import AppState
 from ..widgets.footer import ActionFooter
 from ..widgets.header import RunHeader
+from ..widgets.proposal_line import ProposalLine
 from ..widgets.status_panels import MIN_HEIGHT, MIN_WIDTH, TooSmall
 from ..widgets.text_line import DIM, assemble
 
@@ -57,6 +58,7 @@ class RunScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Compose header, body and footer."""
         yield RunHeader(id="header")
+        yield ProposalLine(id="proposal")
         with Container(id="body"):
             yield from self.compose_body()
         yield ActionFooter(id="footer")
@@ -76,6 +78,7 @@ class RunScreen(Screen[None]):
         width, height = self.app.size
         self.query_one(TooSmall).show(state, width, height)
         self.query_one(RunHeader).show(state, now)
+        self.query_one(ProposalLine).show(state, now)
         count = self.fttui.count if self.fttui.counting else None
         self.query_one(ActionFooter).show(
             state, self.fttui.actions, count, mode=self.MODE or self.app.current_mode

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.commands import AnyCommand, Propose, recorded_command
+from fttui.engine.protocol.events import CommandAccepted
 
 from .command_effect import change, effect
 
@@ -168,6 +169,42 @@ class Interventions:
             if item.phase is Phase.APPLIED and item.undo is not None:
                 return item
         return None
+
+
+@dataclass(frozen=True)
+class OpenProposal:
+    """A proposed command that nobody has confirmed or declined yet."""
+
+    name: str
+    text: str
+    """The proposed command as a person would type it."""
+    command: AnyCommand | None
+    """The proposed command; None for a kind that this version lacks."""
+    issuer: str
+    reason: str
+    expires_at: float
+    """Unix seconds."""
+
+
+def proposals_after(
+    known: tuple[OpenProposal, ...], event: CommandAccepted
+) -> tuple[OpenProposal, ...]:
+    """Return the proposals after an accepted command, which may make one or close one."""
+    if not event.proposal:
+        return known
+    others = tuple(p for p in known if p.name != event.proposal)
+    if event.expires_at is None:
+        return others
+    made = recorded_command(event.command)
+    opened = OpenProposal(
+        name=event.proposal,
+        text=event.command.removeprefix("propose "),
+        command=made.command if isinstance(made, Propose) else None,
+        issuer=event.issuer,
+        reason=event.reason,
+        expires_at=event.expires_at,
+    )
+    return (*others, opened)[-LIMIT:]
 
 
 UNDO = "undo "

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fttui.engine.protocol.commands import AnyCommand
+from fttui.engine.protocol.commands import AnyCommand, Decline, Propose
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -48,7 +48,7 @@ from .command_effect import holds
 from .incidents.alarm import Anomaly, incident_of
 from .incidents.cause import incident_meant
 from .incidents.incident import ProbationSeen, RollbackMade
-from .interventions import Intervention, Phase, overtaken_by
+from .interventions import Intervention, Phase, overtaken_by, proposals_after
 from .run_view import PACE_WINDOW, CheckpointView, GeneratedSample, LogLine, Mark, RunView
 from .start.stages import after_record
 from .step_batch import RecordBatch, Steps, steps_of
@@ -241,6 +241,7 @@ def _rolled_back(view: RunView, record: Record, event: RolledBack) -> RunView:
 
 
 def _command_accepted(view: RunView, record: Record, event: CommandAccepted) -> RunView:
+    view = replace(view, proposals=proposals_after(view.proposals, event))
     return _intervene(view, record, event, Phase.ACCEPTED, reason=event.reason)
 
 
@@ -263,7 +264,8 @@ def _command_applied(view: RunView, record: Record, event: CommandApplied) -> Ru
         command=command,
         undo=_undo(view, event),
     )
-    view = _mark(view, record, "command", event.command)
+    if not isinstance(command, Propose | Decline):
+        view = _mark(view, record, "command", event.command)
     return replace(view, **_changed(event))
 
 

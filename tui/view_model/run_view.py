@@ -26,7 +26,7 @@ from .branches import CLIPPED, EVAL, Branch, live_ends, series_on, value_on
 from .incidents.alarm import Anomaly
 from .incidents.fold import IncidentRecords, incidents_of
 from .incidents.incident import Incident, ProbationSeen, RollbackMade, current_of
-from .interventions import Interventions
+from .interventions import Interventions, OpenProposal
 from .start.stages import StartStage
 
 PACE_WINDOW = 64
@@ -150,6 +150,8 @@ class RunView:
     checkpoints: tuple[CheckpointView, ...] = ()
     anomalies: tuple[Anomaly, ...] = ()
     interventions: Interventions = field(default_factory=Interventions)
+    proposals: tuple[OpenProposal, ...] = ()
+    """Proposals that nobody has confirmed or declined, the oldest first; some may have expired."""
     marks: tuple[Mark, ...] = ()
     log: tuple[LogLine, ...] = ()
     samples: tuple[GeneratedSample, ...] = ()
@@ -205,6 +207,10 @@ class RunView:
     def clipped_share(self) -> float:
         """The share of the live history's updates that were clipped, from 0 to 1."""
         return (self.live_value(CLIPPED) or 0.0) / max(1, self.step)
+
+    def open_proposals(self, now: float) -> tuple[OpenProposal, ...]:
+        """Return the proposals that have not expired at `now` (Unix seconds), the oldest first."""
+        return tuple(p for p in self.proposals if p.expires_at > now)
 
     @property
     def total_steps(self) -> int:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from .base import Count, NonNegative, Section
+from .base import Count, CountOrZero, NonNegative, Section
 
 Tracker = Literal["wandb", "tensorboard", "mlflow", "trackio", "swanlab"]
 """The trackers that a run can be delivered to."""
@@ -30,6 +30,29 @@ class HubConfig(Section, frozen=True, kw_only=True):
     idle_s: NonNegative = 600.0
     """Seconds that this process keeps running after the training process has ended and no viewer is
     attached."""
+
+
+class AgentsConfig(Section, frozen=True, kw_only=True):
+    """What programs that act by themselves may do through `fttui mcp`; all of them together.
+
+    Who starts `fttui mcp` chooses its mode, of which this section is the limit.
+    """
+
+    allow: Literal["read", "propose", "act"] = "act"
+    """The most that an agent may do. read: look only; propose: also propose commands, which a
+    person confirms; act: also send commands within the limits below. Whatever this says, only a
+    person can confirm a proposal, resume a halted or paused run, change a policy, or stop without a
+    checkpoint."""
+    lr_low: Annotated[float, Meta(gt=0, le=1)] = 0.25
+    """act: smallest factor on the learning rate, in total since a person last set it."""
+    lr_high: Annotated[float, Meta(ge=1, le=100)] = 2.0
+    """act: largest factor on the learning rate, in total since a person last set it."""
+    rollbacks: CountOrZero = 3
+    """act: rollbacks and recoveries in the whole run."""
+    per_hour: Count = 20
+    """Commands and proposals in an hour."""
+    proposal_minutes: Annotated[float, Meta(gt=0, le=10_080)] = 30.0
+    """Minutes after which a proposal that nobody confirmed expires."""
 
 
 class TrackingConfig(Section, frozen=True, kw_only=True):

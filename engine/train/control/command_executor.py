@@ -12,7 +12,7 @@ from ...config.schema import RunConfig
 from ...config.step_plan import is_due
 from ...core.recovery import NoWayBack
 from ...core.retention import to_remove
-from ...core.settings import after_rollback
+from ...core.settings import Inapplicable, after_rollback, leashed
 from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
@@ -20,13 +20,13 @@ from ...protocol.commands import (
     FindCulprits,
     GenerateSample,
     MeasureGradients,
-    OneShotCommand,
     ProfileSteps,
     Recover,
     Rollback,
     SaveCheckpoint,
     SkipBatches,
     Stop,
+    TrainingAction,
 )
 from ...protocol.events import (
     CheckpointRemoved,
@@ -36,6 +36,7 @@ from ...protocol.events import (
     RolledBack,
     SampleGenerated,
 )
+from ...protocol.settings import RunSettings
 from ...protocol.states import RunState
 from ...run.checkpoint_store import Manifest
 from ..checkpoint.checkpointer import Checkpointer, Saved
@@ -127,7 +128,7 @@ class CommandExecutor:
         if reason := self._monitor.reason_to_stop():
             self._control.demand(Stop(), "early stop", reason)
 
-    def perform(self, command: OneShotCommand, issuer: str) -> tuple[str, str]:
+    def perform(self, command: TrainingAction, issuer: str) -> tuple[str, str]:
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
@@ -264,6 +265,7 @@ class CommandExecutor:
                 self._event_log.record(CheckpointRemoved(name=name))
 
     def _roll_back(self, command: Rollback) -> tuple[str, str]:
+        settings = self._settings_after(command)
         from_step, old_timeline = self._event_log.step, self._event_log.timeline
         before = self._event_log.state
         self._event_log.enter(RunState.ROLLING_BACK)
@@ -275,7 +277,8 @@ class CommandExecutor:
         self._adopt(manifest, counters)
         self._data.skip(command.skip * self._config.train.accumulate)
         self._event_log.open_timeline()
-        self._apply_settings_of(command)
+        self._control.change(settings)
+        self._control.lift_halt()
         self._event_log.record(
             RolledBack(
                 checkpoint=manifest.name,
@@ -291,10 +294,12 @@ class CommandExecutor:
         self.mark()
         return f"{from_step}", f"{manifest.step}, timeline {self._event_log.timeline}"
 
-    def _apply_settings_of(self, command: Rollback) -> None:
-        """Apply the settings that come with a rollback, and lift a halt."""
-        self._control.change(after_rollback(self._control.settings, command))
-        self._control.lift_halt()
+    def _settings_after(self, command: Rollback) -> RunSettings:
+        before = self._control.settings
+        try:
+            return leashed(before, after_rollback(before, command), self._control.leash)
+        except Inapplicable as reason:
+            raise Impossible(str(reason)) from None
 
     def _recovery_rollback(self, anomaly: str) -> Rollback:
         try:
@@ -383,17 +388,27 @@ class CommandExecutor:
         return f"epoch {old:.3f}", f"epoch {self._data.epoch:.3f}"
 
     def _stop(self, *, save: bool) -> tuple[str, str]:
-        if not save:
-            return "running", f"stopped at step {self._event_log.step}, nothing saved"
-        if reason := self._trainer.refuses.get(SaveCheckpoint):
-            return "running", f"stopped at step {self._event_log.step}, nothing saved: {reason}"
-        if self._event_log.step == 0:
-            return "running", "stopped before the first step, so there was nothing to save"
+        if (nothing := self._nothing_to_save(save=save)) is not None:
+            if self._control.leash is not None:
+                raise Impossible(f"an agent stops a run only with a checkpoint: {nothing}")
+            return "running", nothing
         try:
             manifest = self._save()
         except Impossible as error:
+            if self._control.leash is not None:
+                raise
             # A run that cannot save has to be able to end; its last state says so.
             self.unsaved = str(error)
             self._event_log.log("error", f"stopping without a checkpoint: {error}")
             return "running", f"stopped at step {self._event_log.step}, not saved: {error}"
         return "running", f"stopped at step {manifest.step}, saved {manifest.name}"
+
+    def _nothing_to_save(self, *, save: bool) -> str | None:
+        """Return how a stop ends the run if it saves nothing; None if it saves a checkpoint."""
+        if not save:
+            return f"stopped at step {self._event_log.step}, nothing saved"
+        if reason := self._trainer.refuses.get(SaveCheckpoint):
+            return f"stopped at step {self._event_log.step}, nothing saved: {reason}"
+        if self._event_log.step == 0:
+            return "stopped before the first step, so there was nothing to save"
+        return None

@@ -25,6 +25,7 @@ from ...core.settings import (
     SettingsChange,
     SettingsContext,
     apply_setting,
+    leashed,
     pause_if_due,
 )
 from ...protocol.commands import (
@@ -32,9 +33,11 @@ from ...protocol.commands import (
     Command,
     OneShotCommand,
     Pause,
+    Propose,
     SaveCheckpoint,
     SettingCommand,
     Stop,
+    TrainingAction,
     describe_command,
     spec_of,
 )
@@ -66,7 +69,7 @@ class OneShotCommands(Protocol):
     def repeating(self) -> bool:
         """Whether a command has begun to repeat earlier steps, also of a run that is paused."""
 
-    def perform(self, command: OneShotCommand, issuer: str) -> tuple[str, str]:
+    def perform(self, command: TrainingAction, issuer: str) -> tuple[str, str]:
         """Carry out a command; return the old and the new value for the journal.
 
         Raises:
@@ -285,6 +288,8 @@ class CommandScheduler:
                     command=describe_command(entry.command),
                     issuer=entry.issuer,
                     reason=entry.reason,
+                    proposal=entry.proposal,
+                    expires_at=entry.expires_at if isinstance(entry.command, Propose) else None,
                 )
             )
             waits = busy or self._control.due or self._waits_for_boundary(entry.command)
@@ -307,11 +312,12 @@ class CommandScheduler:
         )
         try:
             change = apply_setting(control.settings, command, context)
+            settings = leashed(control.settings, change.settings, entry.leash)
         except Inapplicable as reason:
             self.fail(entry, str(reason))
             return
         previous = control.settings
-        control.change(change.settings)
+        control.change(settings)
         if spec_of(command).resumes:
             control.lift_halt()
             self._overtake(f"{describe_command(command)} came before training had paused")
@@ -360,11 +366,17 @@ class CommandScheduler:
             self.fail(entry, refused)
             return
         previous = self._control.settings
+        if not isinstance(command, TrainingAction):
+            self._applied(entry, previous, "", "")  # the journal now has what it is about
+            return
+        self._control.leash = entry.leash
         try:
             old, new = executor.perform(command, entry.issuer)
         except Impossible as reason:
             self.fail(entry, str(reason))
             return
+        finally:
+            self._control.leash = None
         self._applied(entry, previous, old, new)
         if isinstance(command, Stop):
             self._control.end_run()

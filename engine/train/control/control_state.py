@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand
-from ...protocol.settings import RunSettings
+from ...protocol.settings import Leash, RunSettings
 from ...run.control_log import ControlEntry
 from ..position import Position
 
@@ -30,6 +30,8 @@ class ControlState:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
+        self.leash: Leash | None = None
+        """Limits of the command that is carried out now; None unless an agent sent it."""
         self.position = position
         self.norm_percentile = norm_percentile
         """Returns a percentile of the recent gradient norms; None before the first norm."""

@@ -100,7 +100,7 @@ def _override(
     overridden = []
     if now.lr != before.lr and desired.lr_scale != 1.0:
         overridden.append(f"lr ×1 (×{desired.lr_scale:g} was set before train.lr changed)")
-        changes["lr_scale"] = 1.0
+        changes |= {"lr_scale": 1.0, "lr_scale_before_agents": None}
     if now.clip != before.clip:
         if desired.clip != before.clip or desired.clip_percentile is not None:
             overridden.append(f"clip {now.clip or 'off'} (train.clip changed)")

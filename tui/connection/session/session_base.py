@@ -25,6 +25,7 @@ from fttui.engine.protocol.requests import (
     TakeControl,
     Welcome,
 )
+from fttui.engine.protocol.settings import AgentMode
 from fttui.engine.run.processes.identity import boot_seconds
 
 from ...view_model.connection_port import BeatArrived, CommandAnswered, Deliver
@@ -90,6 +91,7 @@ class SessionBase:
         run_id: str,
         read_only: bool = False,
         one_shot: bool = False,
+        agent: AgentMode | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -101,6 +103,7 @@ class SessionBase:
             read_only: the hub refuses commands and control to this viewer.
             one_shot: for a script that sends one command: records before the first connection are
                 left out, and its commands do not make this viewer the controller.
+            agent: what the agent behind this viewer may do; None for a person or a script.
             clock: returns Unix seconds.
             monotonic: returns monotonic seconds.
         """
@@ -109,6 +112,7 @@ class SessionBase:
         self.issuer = issuer()
         self.read_only = read_only
         self.one_shot = one_shot
+        self.agent = agent
         self.feed = SessionFeed()
         self.correlator = RequestCorrelator()
         self._transport = transport
@@ -158,6 +162,7 @@ class SessionBase:
             if_generation=if_generation,
             one_shot=self.one_shot,
             take=take,
+            agent=self.agent,
         )
         self._pending.add(message)
         answer = self._transport.final_answer(message.id)

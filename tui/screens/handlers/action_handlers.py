@@ -10,18 +10,23 @@ from dataclasses import replace
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    Confirm,
+    Decline,
     Evaluate,
     FindCulprits,
     MeasureGradients,
     Pause,
     ProfileSteps,
+    Propose,
     Resume,
     SaveCheckpoint,
     Stop,
+    TrainingCommand,
+    describe_command,
     spec_of,
 )
 
-from ...actions import ACTION_OF, keyed, refusal, why_not
+from ...actions import ACTION_OF, keyed, refusal, refusal_of, why_not
 from ...app_base import AppBase
 from ...dialogs import prompts
 from ...dialogs.command_text import (
@@ -36,7 +41,7 @@ from ...dialogs.incident_text import headline
 from ...dialogs.prompts import ParsedInput
 from ...view_model.incidents.cause import REASON
 from ...view_model.incidents.incident import Advice, Incident
-from ...view_model.interventions import UNDO
+from ...view_model.interventions import UNDO, OpenProposal
 from ..modals.confirm import ConfirmScreen, confirm, send_typed
 from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
@@ -180,6 +185,49 @@ def _undo(app: AppBase) -> None:
         app.send(item.undo, reason=f"{UNDO}{item.id}", guarded=True)
 
 
+def _confirm_proposal(app: AppBase) -> None:
+    """Confirm the proposal shown; one that discards work or looks like an error is asked about."""
+    found = _proposal(app)
+    if found is None:
+        return
+    confirming, meant = Confirm(proposal=found.name), found.command
+    reason = refusal_of(meant, app.state)
+    if reason is not None:
+        app.tell(reason, title=found.text)
+    elif meant is not None and (gives_up(meant) or slip_of(app.state.run, meant)):
+        slip = slip_of(app.state.run, meant)
+        rows = [found.text, *in_words(app.state, meant), *([f"Note: {slip}."] * bool(slip))]
+        confirm(app, confirming, rows)
+    else:
+        app.send(confirming)
+
+
+def _decline_proposal(app: AppBase) -> None:
+    found = _proposal(app)
+    if found is not None:
+        app.send(Decline(proposal=found.name))
+
+
+def _proposal(app: AppBase) -> OpenProposal | None:
+    """Return the proposal that the screen shows; tell that it expired if there is none any more."""
+    found = app.state.run.open_proposals(app.clock())
+    if not found:
+        app.tell("the proposal has expired", title="proposal")
+    return found[0] if found else None
+
+
+def _proposed(app: AppBase, text: str) -> ParsedInput:
+    found = prompts.read_command(text, app.state)
+    if found.goto is not None:
+        return ParsedInput(needs="type a command, or cancel with esc")
+    if found.command is None:
+        return found
+    if not isinstance(found.command, TrainingCommand):
+        return ParsedInput(error="this cannot be proposed")
+    preview = f"proposes: {describe_command(found.command)}"
+    return replace(found, command=Propose(command=found.command), preview=preview)
+
+
 def _control(app: AppBase) -> None:
     state = app.state
     if state.controls:
@@ -272,6 +320,9 @@ HANDLERS: dict[str, Handler] = {
     ),
     "note.add": _prompt("note", "text of the note", _note),
     "policy.change": _prompt("policy", POLICY_FORMS, _policy),
+    "proposal.confirm": _confirm_proposal,
+    "proposal.decline": _decline_proposal,
+    "proposal.make": _prompt("propose a command", "lr scale 0.5 · clip p90", _proposed),
     "control.toggle": _control,
     "go.dashboard": _go("dashboard"),
     "go.metrics": _go("metrics"),

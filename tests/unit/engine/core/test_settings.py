@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fttui.engine.core.settings import SettingsContext, apply_setting
+from fttui.engine.core.settings import Inapplicable, SettingsContext, apply_setting, leashed
 from fttui.engine.protocol.commands import SetPolicy
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import Leash, RunSettings
 
 CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
 
@@ -34,3 +37,32 @@ def test_a_policy_changes_what_it_names_and_nothing_else(
     assert after.nonfinite == (command.nonfinite or "skip")
     assert after.autopilot == (command.autopilot or "propose")
     assert (after.paused, after.pause_at_step) == (True, 12)
+
+
+LEASH = Leash(lr_low=0.25, lr_high=2.0)
+FACTORS = st.floats(1e-3, 1e3)
+
+
+@given(st.lists(st.tuples(st.booleans(), FACTORS), max_size=12))
+def test_agents_together_stay_in_the_range_around_what_a_person_set(
+    commands: list[tuple[bool, float]],
+) -> None:
+    settings, person = RunSettings(), 1.0
+    for by_agent, factor in commands:
+        wanted = msgspec.structs.replace(settings, lr_scale=factor)
+        try:
+            settings = leashed(settings, wanted, LEASH if by_agent else None)
+        except Inapplicable:
+            assert by_agent
+            assert not 0.25 * person <= factor <= 2 * person
+            continue
+        if by_agent:
+            assert 0.2499 * person <= settings.lr_scale <= 2.001 * person
+        else:
+            person = settings.lr_scale
+
+
+def test_an_agent_that_leaves_the_learning_rate_alone_has_no_range() -> None:
+    before = RunSettings(lr_scale=0.01)
+    after = msgspec.structs.replace(before, clip=0.5)
+    assert leashed(before, after, LEASH) == after

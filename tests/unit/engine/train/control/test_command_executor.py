@@ -15,10 +15,10 @@ from fttui.engine.core.recovery import NoWayBack
 from fttui.engine.errors import CheckpointError
 from fttui.engine.protocol.commands import (
     Command,
-    OneShotCommand,
     Rollback,
     SaveCheckpoint,
     Stop,
+    TrainingAction,
     parse_command,
 )
 from fttui.engine.protocol.events import (
@@ -32,7 +32,7 @@ from fttui.engine.protocol.events import (
     SampleGenerated,
     StateChanged,
 )
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import Leash, RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.checkpoint.checkpointer import Checkpointer
@@ -210,7 +210,7 @@ class Bench:
     def do(self, text: str) -> tuple[str, str]:
         """Carry out a command as it is typed."""
         command = parse_command(text)
-        assert isinstance(command, OneShotCommand)
+        assert isinstance(command, TrainingAction)
         return self.executor.perform(command, "me")
 
     def found(self, kind: type) -> list[Any]:
@@ -446,3 +446,28 @@ def test_after_skipped_data_a_checkpoint_has_the_new_position(bench: Bench) -> N
     assert bench.do("checkpoint")[1] == "step-000004"
     bench.do("skip 2")
     assert bench.do("checkpoint")[1] == "step-000004.2"
+
+
+def test_a_rollback_of_an_agent_keeps_its_learning_rate_in_range(bench: Bench) -> None:
+    bench.trainer.train_to(4)
+    bench.do("checkpoint")
+    bench.trainer.train_to(9)
+    bench.control.leash = Leash(lr_low=0.25, lr_high=2.0)
+    with pytest.raises(Impossible, match="agents may set"):
+        bench.do("rollback 4 lr=0.2")
+    assert bench.trainer.weight == 90, "nothing was restored"
+    assert bench.log.timeline == 1
+    bench.do("rollback 4 lr=0.25")
+    assert bench.control.settings.lr_scale == 0.25
+
+
+def test_an_agent_stops_a_run_only_with_a_checkpoint(bench: Bench) -> None:
+    bench.control.leash = Leash(lr_low=0.25, lr_high=2.0)
+    with pytest.raises(Impossible, match="only with a checkpoint"):
+        bench.do("stop")
+    bench.trainer.train_to(3)
+    bench.trainer.unwritable = True
+    with pytest.raises(Impossible, match="no space left"):
+        bench.do("stop")
+    bench.trainer.unwritable = False
+    assert "saved step-000003" in bench.do("stop")[1]

@@ -27,7 +27,7 @@ from fttui.engine.protocol.events import (
     LogEmitted,
     StateChanged,
 )
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import Leash, RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlEntry
 from fttui.engine.train.control.command_queue import NewCommands
@@ -490,3 +490,28 @@ def test_a_paused_run_repeats_steps_and_is_paused_again() -> None:
     assert [e.state for e in desk.found(StateChanged)] == [
         RunState.RUNNING, RunState.PAUSED, RunState.RUNNING,
     ]  # fmt: skip
+
+
+def test_the_learning_rate_of_an_agent_is_limited_where_it_is_known() -> None:
+    desk = Desk()
+    desk.log.position.lr_schedule = 1e-4
+    leash = Leash(lr_low=0.25, lr_high=2.0)
+    for text in ("lr set 2e-4", "lr scale 2.1", "lr set 2e-5", "lr reset"):
+        entry = msgspec.structs.replace(desk.entry(text), leash=leash)
+        desk.coming.append(NewCommands([entry], False))
+        desk.scheduler.before_update()
+    assert [done.command for done in desk.found(CommandApplied)] == ["lr set 0.0002", "lr reset"]
+    assert all("agents may set" in failed.reason for failed in desk.found(CommandFailed))
+
+
+def test_a_proposal_is_journaled_and_changes_nothing() -> None:
+    desk = Desk()
+    entry = desk.entry("propose rollback last")
+    entry = msgspec.structs.replace(entry, proposal="p1", expires_at=99.0)
+    desk.coming.append(NewCommands([entry, desk.entry("lr scale 0.5")], False))
+    assert desk.boundary()
+    made, other = desk.found(CommandAccepted)
+    assert (made.command, made.proposal, made.expires_at) == ("propose rollback last", "p1", 99.0)
+    assert (other.proposal, other.expires_at) == ("", None)
+    assert "Rollback by me" not in desk.happened
+    assert len(desk.found(CommandApplied)) == 2
