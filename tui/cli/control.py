@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_TIMEOUT_S = 60.0
 _NO_OUTCOME = 124
+_YES = "; if you mean it, add --yes"
 _FIRST_WORDS = frozenset(spec.verb.split()[0] for spec in COMMANDS)
 _EXIT_CODES = {
     "applied": 0,
@@ -138,22 +139,30 @@ def _refused(refused: _Unconfirmed) -> CommandOutcome:
 
 
 class _Unconfirmed(CommandRejected):
-    """A command looks like a typing error, and `--yes` was not given."""
+    """A command looks like a typing error, and nobody said that it is meant."""
 
     def __init__(self, command: AnyCommand, why: str) -> None:
-        super().__init__(f"{why}; if you mean it, add --yes")
+        super().__init__(why)
         self.command = command
 
 
-def _require_confirmed(command: AnyCommand, now: LearningRate, *, yes: bool) -> None:
+def require_confirmed(
+    command: AnyCommand, now: LearningRate, *, yes: bool = False, way_out: str = _YES
+) -> None:
     """Refuse a command that looks like a typing error, unless the user has confirmed it.
 
+    Args:
+        command: the command.
+        now: the learning rate in force.
+        yes: whether the user has confirmed it.
+        way_out: the end of the refusal, which says how to confirm it; empty without a way.
+
     Raises:
-        _Unconfirmed: It looks like one, and `yes` is false; the text says why.
+        CommandRejected: it looks like one, and `yes` is false; the text says why.
     """
     why = None if yes else slip(command, now)
     if why is not None:
-        raise _Unconfirmed(command, why)
+        raise _Unconfirmed(command, f"{why}{way_out}")
 
 
 def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
@@ -167,7 +176,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
         return _session_there(words, options)
     run, command = _addressed(words, runs_root(options.runs_dir))
     require_engine(run)
-    _require_confirmed(command, learning_rate(run), yes=options.yes)
+    require_confirmed(command, learning_rate(run), yes=options.yes)
     from ..connection.local import LocalSession
 
     return LocalSession(run, one_shot=True), command
@@ -192,7 +201,7 @@ def _session_there(words: list[str], options: argparse.Namespace) -> tuple[Sessi
                 await session.open(connection, target.run)
             if not session.engine_alive:
                 raise EngineGone(f"no engine is running for {session.run_id} on {target.host}")
-            _require_confirmed(command, session.learning_rate, yes=options.yes)
+            require_confirmed(command, session.learning_rate, yes=options.yes)
         except BaseException:
             await connection.close()
             raise

@@ -21,6 +21,7 @@ from . import (
     ls,
     run,
 )
+from .agents import mcp
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync
@@ -110,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         doctor,
         completion,
         bridge,
+        mcp,
     )
     for module in modules:
         module.add_commands(commands)

@@ -28,6 +28,19 @@ def require_tracker(tracker: str, command: str) -> None:
         )
 
 
+def require_package(package: str, command: str, *, extra: str) -> None:
+    """Refuse a command whose package is missing.
+
+    Raises:
+        FttuiError: the package is missing; the text names the extra that installs it.
+    """
+    if not installed(package):
+        raise FttuiError(
+            f"{command} needs the package {package}, which is not installed. Run: pip install "
+            f"'fttui[{extra}]'"
+        )
+
+
 def require_trackers(trackers: Iterable[str]) -> None:
     """Refuse a configuration with a tracker whose package is missing.
 

@@ -1,0 +1,1 @@
+"""The subcommand `mcp`: tools with which programs look at runs and act on them within limits."""
