@@ -353,8 +353,16 @@ def spec_now(action: Action, state: AppState) -> CommandSpec | None:
     return _SPECS[action.verbs[0]] if action.verbs else None
 
 
+_BEYOND_THE_RUN = frozenset(
+    {"go.runs", "go.compare", "runs.mark", "runs.compare", "app.screenshot"}
+)
+"""Actions that read other runs and hosts, or write a file."""
+
+
 def why_not(action: Action, state: AppState) -> str | None:
     """Return why an action is not possible now, or None if it is."""
+    if state.confined and action.id in _BEYOND_THE_RUN:
+        return "not possible in a browser"
     if action.id == "control.toggle":
         return _why_unreachable(state)
     spec = spec_now(action, state)

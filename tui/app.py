@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 from textual import on
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.theme import Theme, ThemeProvider
@@ -87,13 +88,22 @@ class FttuiApp(AppBase):
         preferences: Preferences | None = None,
         first: str = "dashboard",
         clock: Callable[[], float] = time.time,
+        driver: type[Driver] = TerminalDriver,
+        confined: bool = False,
     ) -> None:
-        """Build the app for a session; `run` is the run folder if it is on this machine.
+        """Build the app for a session.
 
-        `first` is the screen that is shown first; `clock` returns Unix seconds.
+        Args:
+            session: the session of the run.
+            run: the run folder if it is on this machine.
+            preferences: what the user prefers.
+            first: the screen that is shown first.
+            clock: returns Unix seconds.
+            driver: draws the app and reads its keys.
+            confined: whether the app shows this run alone and writes no file, as in a browser.
         """
         self.preferences = preferences or Preferences()
-        super().__init__(driver_class=TerminalDriver)
+        super().__init__(driver_class=driver)
         self.session = session
         self.run_directory = run
         self._first = first
@@ -112,6 +122,7 @@ class FttuiApp(AppBase):
             viewer=session.viewer,
             issuer=session.issuer,
             read_only=session.read_only,
+            confined=confined,
         )
         self._waiting: list[Delivery] = []
         self._changed = True

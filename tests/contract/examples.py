@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Any, TypeVar, get_args
 
 import msgspec
@@ -46,16 +45,14 @@ def _container(kind: Any, name: str) -> Any:
             return {name: _value(kind.value_type, name)}
         case inspect.TupleType():
             return tuple(_value(item, name) for item in kind.item_types)
-        case inspect.LiteralType():
-            return kind.values[-1]
-        case inspect.EnumType():
-            return _last(kind.cls)
+        case inspect.LiteralType() | inspect.EnumType():
+            return _last(kind)
         case _:
             return example(kind.cls)
 
 
-def _last(kind: type[Enum]) -> Enum:
-    return list(kind)[-1]
+def _last(kind: inspect.LiteralType | inspect.EnumType) -> Any:
+    return kind.values[-1] if isinstance(kind, inspect.LiteralType) else list(kind.cls)[-1]
 
 
 def record(event: AnyEvent) -> Record:

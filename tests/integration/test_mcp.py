@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.run.run_dir import RunDirectory
 from tests.support.cli import events, fttui, only_run, start
 from tests.support.training import write_config
 from tests.support.waiting import until

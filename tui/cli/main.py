@@ -24,7 +24,7 @@ from . import (
 from .agents import mcp
 from .options import Parser, say, warn
 from .output import escaped_output
-from .outward import export, prometheus, sync
+from .outward import export, prometheus, sync, web
 from .preflight import import_config, init_config
 from .reports import report
 from .shell import completion
@@ -102,6 +102,7 @@ def build_parser() -> argparse.ArgumentParser:
         export,
         sync,
         prometheus,
+        web,
         check,
         data,
         init_config,

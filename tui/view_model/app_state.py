@@ -48,6 +48,8 @@ class AppState:
     viewer: str = ""
     issuer: str = ""
     read_only: bool = False
+    confined: bool = False
+    """Whether the app shows this run alone and writes no file, as in a browser."""
     run: RunView = field(default_factory=RunView)
     """The run as shown: as far as its history was read, or a preview of it."""
     reading: RunView | None = None

@@ -42,6 +42,10 @@ connection was down and the situation it was meant for is over. An accepted comm
 however long a step or an evaluation takes."""
 
 
+READ_ONLY = "this viewer is read-only"
+"""Why a read-only session sends no command; the hub would refuse it, too."""
+
+
 class Transport(Protocol):
     """The connections from a session to its run, one after another."""
 
@@ -166,6 +170,8 @@ class SessionBase:
         )
         self._pending.add(message)
         answer = self._transport.final_answer(message.id)
+        if self.read_only and answer is None:
+            answer = CommandAnswered(id=message.id, accepted=False, reason=READ_ONLY)
         if answer is not None:
             # Later, so that the caller knows the id when the answer is delivered.
             asyncio.get_running_loop().call_soon(self._deliver_answer, answer)
@@ -176,6 +182,8 @@ class SessionBase:
 
     async def take_control(self) -> str | None:
         """Become the controller; return why that was refused, or None on success."""
+        if self.read_only:
+            return READ_ONLY
         try:
             reply = await self.ask(self._take_control)
         except EngineGone as error:
