@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 if __name__ != "fttui":  # the same code under a second name would watch everything twice
     raise ImportError(f"{__name__} is installed as fttui; use: import fttui")
 
-__all__ = ["lightning_callback", "unwatch", "watch"]
+__all__ = ["lightning_callback", "show", "unwatch", "watch"]
 
 T = TypeVar("T")
 
@@ -118,6 +118,45 @@ def lightning_callback(*, name: str | None = None) -> Any:
     from fttui.engine.watch.watch_options import WatchOptions
 
     return make(WatchOptions(name=name))
+
+
+def show(
+    run: str | os.PathLike[str] | None = None,
+    *,
+    seconds: float | None = None,
+    every_s: float = 2.0,
+    theme: str = "light",
+    metrics: Iterable[str] = (),
+    runs_dir: str | os.PathLike[str] | None = None,
+) -> None:
+    """Show the curves of a run in the output of a notebook cell, and follow it while it trains.
+
+    A live run is followed until it ends, for some `seconds`, or until the cell is interrupted. The
+    files of the run are read and nothing else, so the training does not notice.
+
+    Args:
+        run: name of the run, a unique beginning of it, or its folder; None is the newest run.
+        seconds: how long to follow a live run; 0 shows it once, None has no limit.
+        every_s: seconds between two pictures, at least 0.5.
+        theme: `light` or `dark`.
+        metrics: names of further curves, such as `eval.loss`.
+        runs_dir: folder that holds the runs; None is $FTTUI_RUNS, else ./runs.
+
+    Raises:
+        ImportError: IPython is not installed.
+        FttuiError: no run or several runs match.
+        ValueError: there is no such theme.
+    """
+    from fttui.tui.notebook import show as show_run
+
+    show_run(
+        None if run is None else os.fspath(run),
+        seconds=seconds,
+        every_s=every_s,
+        theme=theme,
+        metrics=list(metrics),
+        runs_dir=None if runs_dir is None else os.fspath(runs_dir),
+    )
 
 
 class UnwatchedRun:

@@ -50,9 +50,9 @@ async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
     if size_bytes < LONG_BYTES:
         return ReadPosition()
     deliver(await asyncio.to_thread(_preview, run.journal))
-    batches = _batches(run.journal, size_bytes)
+    parts = batches(run.journal, size_bytes)
     read = ReadPosition()
-    while (found := await asyncio.to_thread(next, batches, None)) is not None:
+    while (found := await asyncio.to_thread(next, parts, None)) is not None:
         batch, read = found
         head_seq = max(read.seq, read.seq * size_bytes // read.offset)
         deliver(HistoryArrived(batch))
@@ -66,8 +66,8 @@ def _preview(journal: Path) -> PreviewArrived:
     return PreviewArrived(records=records, head_seq=records[-1].seq if records else 0)
 
 
-def _batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
-    """Yield decoded parts of the journal up to about `size_bytes`, each with the position after it.
+def batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
+    """Yield decoded parts of a journal up to about `size_bytes`, each with the position after it.
 
     The steps of all parts but the newest ones are thinned out.
     """

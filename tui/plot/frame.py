@@ -6,7 +6,7 @@ curves: the x axis with the marks of events, and its labels.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,7 @@ class _Frame:
         self._put_all(self._lines - 1, "✗", self._drawn.gaps)
         self._y_axis(panel)
         self._x_axis(signs_of(state))
-        self._x_labels(state.plot.axis, state.run.started_at)
+        self._x_labels(state)
         for span in self._drawn.undone:
             self._shade(span)
         return self._sheet
@@ -142,22 +142,12 @@ class _Frame:
             self._fill(slice(0, self._lines), self._column(at), "│", "cursor")
 
     def _y_axis(self, panel: Panel) -> None:
-        scale, lines = self._drawn.scale, self._lines
-        self._sheet.chars[:lines, GUTTER - 1] = ord("│")
-        for value in self._y_ticks(min(6, max(2, lines // 2)), panel.unit):
-            share = scale.shares([10**value if scale.log else value])[0]
-            self._label(self._row(float(share)), _label(panel, value, self._drawn))
-        if scale.top is not None:
-            self._label(0, _fitted(panel, scale.top, scale.top - scale.low))
+        self._sheet.chars[: self._lines, GUTTER - 1] = ord("│")
+        for share, text in y_labels(panel, self._drawn, min(6, max(2, self._lines // 2))):
+            self._label(self._row(share), text)
 
     def _label(self, row: int, text: str) -> None:
         self._write(row, 0, f"{text[: GUTTER - 2]:>{GUTTER - 2}} ┤")
-
-    def _y_ticks(self, most: int, unit: float) -> list[float]:
-        scale = self._drawn.scale
-        if scale.log:
-            return log_ticks(scale.low, scale.high, most)
-        return [value * unit for value in ticks(scale.low / unit, scale.high / unit, most)]
 
     def _x_axis(self, signs: Sequence[Sign]) -> None:
         """Draw the x axis and the events on it; of several in a column, the most important one."""
@@ -169,15 +159,12 @@ class _Frame:
                 shown = look if sign.place.live else _GONE
                 self._put(self._lines, sign.place.x, MARK_SHAPE[sign.kind], shown)
 
-    def _x_labels(self, axis: Axis, started_at: float | None) -> None:
-        first, last = self._drawn.x
-        origin = (started_at or first) if axis == "time" else 0.0
+    def _x_labels(self, state: AppState) -> None:
         row = self._lines + 1
-        self._write(row, 0, f"{_AXIS_NAMES[axis]:>{GUTTER - 2}}")
+        self._write(row, 0, f"{_AXIS_NAMES[state.plot.axis]:>{GUTTER - 2}}")
         free = 0
-        for value in axis_ticks(axis, first - origin, last - origin, self._columns // 14):
-            label = axis_label(axis, value)
-            at = column_of(value + origin, (first, last), self._columns) - len(label) // 2
+        for place, label in x_labels(self._drawn, state, self._columns // 14):
+            at = column_of(place, self._drawn.x, self._columns) - len(label) // 2
             at = GUTTER + min(max(at, 0), self._columns - len(label))
             if at >= max(free, GUTTER):
                 self._write(row, at, label)
@@ -210,6 +197,30 @@ class _Frame:
     def _write(self, row: int, column: int, text: str) -> None:
         room = self._sheet.chars.shape[1] - column
         self._sheet.chars[row, column : column + len(text)] = [ord(char) for char in text[:room]]
+
+
+def y_labels(panel: Panel, drawn: PlotPicture, most: int) -> list[tuple[float, str]]:
+    """Return the labels of the y axis with their places as shares of its height, about `most`."""
+    scale, unit = drawn.scale, panel.unit
+    if scale.log:
+        values = log_ticks(scale.low, scale.high, most)
+    else:
+        values = [value * unit for value in ticks(scale.low / unit, scale.high / unit, most)]
+    places = scale.shares([10**value if scale.log else value for value in values]).tolist()
+    found = [
+        (place, _label(panel, value, drawn)) for place, value in zip(places, values, strict=True)
+    ]
+    if scale.top is not None:
+        found.append((1.0, _fitted(panel, scale.top, scale.top - scale.low)))
+    return found
+
+
+def x_labels(drawn: PlotPicture, state: AppState, most: int) -> Iterator[tuple[float, str]]:
+    """Yield about `most` labels of the x axis with their places on it, from left to right."""
+    axis, (first, last) = state.plot.axis, drawn.x
+    origin = (state.run.started_at or first) if axis == "time" else 0.0
+    for value in axis_ticks(axis, first - origin, last - origin, most):
+        yield value + origin, axis_label(axis, value)
 
 
 def _label(panel: Panel, value: float, drawn: PlotPicture) -> str:
