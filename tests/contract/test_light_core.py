@@ -27,7 +27,8 @@ from .links import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BROUGHT_ALONG = {
     "huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise", "wandb", "mlflow",
-    "tensorboardX", "trackio", "swanlab", "prometheus_client",
+    "tensorboardX", "trackio", "swanlab", "prometheus_client", "mcp", "textual_serve", "aiohttp",
+    "IPython",
 }  # fmt: skip
 """Packages that only come with the extras."""
 HEAVY = {*TRAIN, *BROUGHT_ALONG}
@@ -45,7 +46,7 @@ REFUSED = {
 """Commands that need the extra, with a call of each."""
 LIGHT = {
     "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import", "sync",
-    "prometheus", "completion",
+    "prometheus", "completion", "mcp", "web",
 }  # fmt: skip
 
 _IMPORT_ALL = """

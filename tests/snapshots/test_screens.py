@@ -40,6 +40,10 @@ def _one_time_zone(monkeypatch: pytest.MonkeyPatch):
     time.tzset()
 
 
+def proposed() -> Script:
+    return eventful().proposal("lr scale 0.5")
+
+
 def ranks() -> Script:
     """Four ranks, the last one slow."""
     script = eventful()
@@ -110,6 +114,7 @@ SCENES: dict[str, Scene] = {
     "lost": (eventful, (), lost),
     "link-lost": (eventful, (), link_lost),
     "finished": (finished, (), from_disk),
+    "proposal": (proposed, (), None),
     "viewer": (eventful, (), someone_else),
     "sent": (eventful, ("e",), unanswered),
     "prompt": (eventful, ("l", *"x0.5"), None),

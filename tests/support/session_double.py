@@ -224,6 +224,19 @@ class Script:
             ),
         )
 
+    def proposal(self, command: str, *, name: str = "p1a2b3", minutes: float = 30) -> Script:
+        """A command that an agent proposed at this step."""
+        return self.add(
+            CommandAccepted(
+                id=f"c{len(self.records)}",
+                command=f"propose {command}",
+                issuer="agent claude-code of ann@laptop",
+                reason="grad norm has tripled since step 1,180",
+                proposal=name,
+                expires_at=self.now + 60 * minutes,
+            )
+        )
+
     def apply(self, command: AnyCommand, event: CommandApplied) -> Script:
         """The effect of a command, with the settings as the engine records them."""
         previous = self.settings

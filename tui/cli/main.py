@@ -35,7 +35,7 @@ INTERRUPTED = 130
 _EPILOG = """\
 Without a command, fttui opens the app on the list of runs.
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events, report, export, sync and prometheus the newest run.
+newest live run, events, report, export, sync, prometheus and web the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 

@@ -367,16 +367,14 @@ class CommandScheduler:
             return
         previous = self._control.settings
         if not isinstance(command, TrainingAction):
-            self._applied(entry, previous, "", "")  # the journal now has what it is about
+            self._applied(entry, previous, "", entry.proposal)  # the journal has what it is about
             return
-        self._control.leash = entry.leash
         try:
-            old, new = executor.perform(command, entry.issuer)
+            with self._control.within(entry.leash):
+                old, new = executor.perform(command, entry.issuer)
         except Impossible as reason:
             self.fail(entry, str(reason))
             return
-        finally:
-            self._control.leash = None
         self._applied(entry, previous, old, new)
         if isinstance(command, Stop):
             self._control.end_run()

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand
@@ -30,8 +31,7 @@ class ControlState:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
-        self.leash: Leash | None = None
-        """Limits of the command that is carried out now; None unless an agent sent it."""
+        self._leash: Leash | None = None
         self.position = position
         self.norm_percentile = norm_percentile
         """Returns a percentile of the recent gradient norms; None before the first norm."""
@@ -66,6 +66,20 @@ class ControlState:
     def clip(self) -> float | None:
         """Max gradient norm of the next update; None if clipping is off."""
         return clip_now(self._settings, self.norm_percentile)
+
+    @property
+    def leash(self) -> Leash | None:
+        """The limits of the command that is carried out now; None unless an agent sent it."""
+        return self._leash
+
+    @contextmanager
+    def within(self, leash: Leash | None) -> Iterator[None]:
+        """Carry out a command within the limits of the agent that sent it; None if none did."""
+        self._leash = leash
+        try:
+            yield
+        finally:
+            self._leash = None
 
     @property
     def held(self) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 import msgspec
@@ -161,7 +161,6 @@ def _proposed(run: RunDirectory, outcome: CommandOutcome) -> dict[str, Any]:
     return {
         "proposal": name,
         "status": "waits for a person",
-        "next": f"a person confirms it in the app, or with: fttui ctl {run.id} confirm {name}",
-        "see": "show_run lists open proposals and the outcomes of commands",
-        "at": time.time(),
+        "next": "a person confirms it in the app, or with: "
+        f"fttui ctl {quote(run.id)} confirm {quote(name)}; show_run tells the outcome",
     }

@@ -171,7 +171,8 @@ async def _get_metrics(run: RunDirectory, arguments: dict[str, Any]) -> Any:
     first, last = int(arguments.get("first_step", 0)), arguments.get("last_step", math.inf)
     found = {name: curve(view, name, first, last, points) for name in names}
     if missing := [name for name, rows in found.items() if rows is None]:
-        raise ConfigError(f"no metric {', '.join(missing)}; existing: {', '.join(known)}")
+        existing = ", ".join(known) or "none, because no step is finished yet"
+        raise ConfigError(f"no metric {', '.join(missing)}; existing: {existing}")
     return {"metrics": found, "existing": known}
 
 

@@ -64,7 +64,8 @@ def test_bindings_can_be_rebound_by_action_id() -> None:
 
 @pytest.mark.parametrize("state", list(RunState))
 def test_an_action_is_refused_exactly_where_its_command_is(state: RunState) -> None:
-    shown = replace(_state(eventful()), run=replace(_state(eventful()).run, state=state))
+    proposed = _state(eventful().proposal("lr scale 0.5"))
+    shown = replace(proposed, run=replace(proposed.run, state=state))
     for action in (a for a in ACTIONS if a.commands):
         spec = spec_now(action, shown)
         assert spec is not None

@@ -43,6 +43,9 @@ EXAMPLES = {
     "note": ("note hi", "done at 3"),
     "policy": ("policy autopilot off", "applied from 4"),
     "stop": ("stop", "done at 3"),
+    "propose": ("propose lr scale 0.5", "done at 3"),
+    "confirm": ("confirm p1a2b3", "done at 3"),
+    "decline": ("decline p1a2b3", "done at 3"),
 }
 
 

@@ -448,26 +448,29 @@ def test_after_skipped_data_a_checkpoint_has_the_new_position(bench: Bench) -> N
     assert bench.do("checkpoint")[1] == "step-000004.2"
 
 
+LEASH = Leash(lr_low=0.25, lr_high=2.0)
+
+
 def test_a_rollback_of_an_agent_keeps_its_learning_rate_in_range(bench: Bench) -> None:
     bench.trainer.train_to(4)
     bench.do("checkpoint")
     bench.trainer.train_to(9)
-    bench.control.leash = Leash(lr_low=0.25, lr_high=2.0)
-    with pytest.raises(Impossible, match="agents may set"):
+    with bench.control.within(LEASH), pytest.raises(Impossible, match="agents may set"):
         bench.do("rollback 4 lr=0.2")
     assert bench.trainer.weight == 90, "nothing was restored"
     assert bench.log.timeline == 1
-    bench.do("rollback 4 lr=0.25")
+    with bench.control.within(LEASH):
+        bench.do("rollback 4 lr=0.25")
     assert bench.control.settings.lr_scale == 0.25
 
 
 def test_an_agent_stops_a_run_only_with_a_checkpoint(bench: Bench) -> None:
-    bench.control.leash = Leash(lr_low=0.25, lr_high=2.0)
-    with pytest.raises(Impossible, match="only with a checkpoint"):
+    with bench.control.within(LEASH), pytest.raises(Impossible, match="only with a checkpoint"):
         bench.do("stop")
     bench.trainer.train_to(3)
     bench.trainer.unwritable = True
-    with pytest.raises(Impossible, match="no space left"):
+    with bench.control.within(LEASH), pytest.raises(Impossible, match="no space left"):
         bench.do("stop")
     bench.trainer.unwritable = False
-    assert "saved step-000003" in bench.do("stop")[1]
+    with bench.control.within(LEASH):
+        assert "saved step-000003" in bench.do("stop")[1]

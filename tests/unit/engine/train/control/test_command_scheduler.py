@@ -514,4 +514,4 @@ def test_a_proposal_is_journaled_and_changes_nothing() -> None:
     assert (made.command, made.proposal, made.expires_at) == ("propose rollback last", "p1", 99.0)
     assert (other.proposal, other.expires_at) == ("", None)
     assert "Rollback by me" not in desk.happened
-    assert len(desk.found(CommandApplied)) == 2
+    assert [done.new for done in desk.found(CommandApplied)] == ["p1", "×0.5"]
