@@ -34,10 +34,13 @@ def proposal_lines(
     left = assemble(("? ", WATCH), ("proposed: ", DIM), (proposal.text, BOLD))
     words = in_words(state, proposal.command) if proposal.command is not None else []
     why = f"{proposal.issuer}: {proposal.reason}" if proposal.reason else proposal.issuer
-    second = spread(
-        assemble("  ", (why, DIM)), assemble((words[0] if words else "", DIM)), max(20, width)
+    below, effect = assemble("  ", (why, DIM)), assemble((words[0] if words else "", DIM))
+    if below.cell_length + effect.cell_length + 2 > width:
+        effect = Content("")  # who and why come first
+    width = max(20, width)
+    return lines(
+        spread(left, _keys(state, proposal, more, now), width), spread(below, effect, width)
     )
-    return lines(spread(left, _keys(state, proposal, more, now), max(20, width)), second)
 
 
 def _keys(state: AppState, proposal: OpenProposal, more: int, now: float) -> Content:

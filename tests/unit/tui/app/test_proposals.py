@@ -25,11 +25,12 @@ async def test_a_proposal_is_shown_on_every_screen_until_it_is_answered() -> Non
             shown = text_of(app)
             assert "lr scale 0.5" in shown
             assert "grad norm has tripled" in shown
-            assert "a confirm   d decline   1 more   29 m 59 s left" in shown
+            assert "a confirm   d decline   1 more" in shown
+            assert " left" in shown
     script.add(CommandAccepted(id="x", command="lr scale 0.5", issuer="ann", proposal="p1a2b3"))
     async with driven(FakeSession(script)) as (app, _):
         assert "clip 0.5" in text_of(app)
-        assert "more" not in text_of(app).splitlines()[1]
+        assert "1 more" not in text_of(app)
 
 
 @pytest.mark.parametrize(
