@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def selected_cross_entropy(
     lm_head: nn.Module,
     chunk_tokens: int | None = None,
     smoothing: float = 0.0,
+    focal: float = 0.0,
+    weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum the next-token loss over the positions that have a label.
 
@@ -39,26 +42,37 @@ def selected_cross_entropy(
         chunk_tokens: Tokens per chunk; None takes as many as have `LOGITS_AT_ONCE` logits.
         smoothing: Share of the target that is spread evenly over the vocabulary; not used with a
             `SlicedHead`.
+        focal: γ of the focal loss, (1 − p)^γ · (−log p); 0 is the plain loss.
+        weights: [B, T] factor on the loss of each label; [B, 1] weighs whole sequences; None is 1.
 
     Returns:
-        The loss sum (fp32 scalar) and its number of tokens (int64 scalar). Without any label the
-        sum is 0 and still belongs to the graph of `hidden`.
+        The loss sum (fp32 scalar) and its number of tokens (int64 scalar), each counted once
+        whatever its weight. Without any label the sum is 0 and still belongs to the graph of
+        `hidden`.
+
+    Source: Lin et al. 2017 (focal loss).
     """
-    states, targets, _ = _labelled(hidden, labels)
+    states, targets, index = _labelled(hidden, labels)
     count = (targets != IGNORED).sum()
     if len(targets) == 0:
         return widened(states).sum(), count
     if sliced_of(lm_head) is not None:
-        return -sliced_log_probs(states, targets, lm_head).sum(), count
+        losses = -sliced_log_probs(states, targets, lm_head)
+        return _shaped(losses, focal, _selected(weights, labels, index)).sum(), count
     size = chunk_tokens or chunk_tokens_for(_vocabulary(lm_head))
+    form = _Form(smoothing, focal, _selected(weights, labels, index))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size, smoothing), count
+        return _recomputed(states, targets, lm_head, size, form), count
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size, smoothing), count
+    return fused(states, targets, lm_head, size, form), count
 
 
 def static_cross_entropy(
-    hidden: Tensor, labels: Tensor, lm_head: nn.Module, smoothing: float = 0.0
+    hidden: Tensor,
+    labels: Tensor,
+    lm_head: nn.Module,
+    smoothing: float = 0.0,
+    focal: float = 0.0,
 ) -> Tensor:
     """Sum the next-token loss as `selected_cross_entropy` does, with shapes independent of labels.
 
@@ -70,18 +84,22 @@ def static_cross_entropy(
         labels: [B, T] token ids, -100 = no loss.
         lm_head: Maps [n, H] to logits [n, V].
         smoothing: As in `selected_cross_entropy`.
+        focal: As in `selected_cross_entropy`.
 
     Returns:
         The loss sum (fp32 scalar); without any label it is 0 and still in the graph of `hidden`.
     """
     if sliced_of(lm_head) is not None:
-        return -static_log_probs(hidden, labels, lm_head)[0].sum()
+        if not focal:
+            return -static_log_probs(hidden, labels, lm_head)[0].sum()
+        return _shaped(-_static_token_log_probs(hidden, labels, lm_head), focal, None).sum()
     states, targets = _shifted(hidden, labels)
+    form = _Form(smoothing, focal)
     size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
-        return _recomputed(states, targets, lm_head, size, smoothing)
+        return _recomputed(states, targets, lm_head, size, form)
     fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size, smoothing)
+    return fused(states, targets, lm_head, size, form)
 
 
 def static_log_probs(
@@ -179,9 +197,48 @@ def _vocabulary(lm_head: nn.Module) -> int:
     return int(next(size for size in sizes if size is not None))
 
 
-def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module, smoothing: float) -> Tensor:
+@dataclass(frozen=True)
+class _Form:
+    """What the loss of a token is made of."""
+
+    smoothing: float
+    focal: float
+    weights: Tensor | None = None
+    """Factor on the loss of each token, [n]; None is 1."""
+
+    @property
+    def plain(self) -> bool:
+        """Whether the losses can be summed as they are."""
+        return not self.focal and self.weights is None
+
+    def at(self, start: int, size: int) -> _Form:
+        """Return the form of a chunk of tokens."""
+        if self.weights is None:
+            return self
+        return replace(self, weights=self.weights[start : start + size])
+
+
+def _selected(weights: Tensor | None, labels: Tensor, index: Tensor) -> Tensor | None:
+    """Return the weights of the labels at these places [n], from weights [B, T] or [B, 1]."""
+    if weights is None:
+        return None
+    return weights.expand(labels.shape)[:, 1:].reshape(-1).index_select(0, index)
+
+
+def _shaped(losses: Tensor, focal: float, weights: Tensor | None) -> Tensor:
+    """Return the losses [n] of tokens with the focal factor and the weights."""
+    if focal:
+        # The smallest distance from 1 keeps the gradient finite for exponents below 1.
+        losses = (-torch.expm1(-losses)).clamp_min(torch.finfo(losses.dtype).eps) ** focal * losses
+    return losses if weights is None else losses * weights.to(losses.dtype)
+
+
+def _chunk_loss(states: Tensor, targets: Tensor, lm_head: nn.Module, form: _Form) -> Tensor:
     logits = widened(lm_head(in_weight_dtype(states, lm_head)))
-    return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    if form.plain:
+        return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=form.smoothing)
+    losses = F.cross_entropy(logits, targets, reduction="none", label_smoothing=form.smoothing)
+    return _shaped(losses, form.focal, form.weights).sum()
 
 
 def _chunk_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module) -> Tensor:
@@ -195,11 +252,11 @@ def _chunks(states: Tensor, targets: Tensor, size: int) -> Iterator[tuple[Tensor
 
 
 def _recomputed(
-    states: Tensor, targets: Tensor, lm_head: nn.Module, size: int, smoothing: float
+    states: Tensor, targets: Tensor, lm_head: nn.Module, size: int, form: _Form
 ) -> Tensor:
     losses = [
-        checkpoint(_chunk_loss, part, target, lm_head, smoothing, use_reentrant=False)
-        for part, target in _chunks(states, targets, size)
+        checkpoint(_chunk_loss, part, target, lm_head, form.at(n * size, size), use_reentrant=False)
+        for n, (part, target) in enumerate(_chunks(states, targets, size))
     ]
     return torch.stack(losses).sum()
 
@@ -225,15 +282,15 @@ class _FrozenHead(torch.autograd.Function):
         targets: Tensor,
         lm_head: nn.Module,
         size: int,
-        smoothing: float,
+        form: _Form,
     ) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         total = widened(states.new_zeros(()))
         gradients: list[Tensor] = []
-        for chunk, target in _chunks(states, targets, size):
+        for number, (chunk, target) in enumerate(_chunks(states, targets, size)):
             with torch.set_grad_enabled(wanted):
                 leaf = chunk.detach().requires_grad_(wanted)
-                loss = _chunk_loss(leaf, target, lm_head, smoothing)
+                loss = _chunk_loss(leaf, target, lm_head, form.at(number * size, size))
             if wanted:
                 gradients += torch.autograd.grad(loss, leaf)
             total += loss.detach()

@@ -40,12 +40,13 @@ def played(
         ("sft", {"train__memory": "lean", "model__quantize": "nf4", "eval__every": 2}),
         ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
         ("dpo", {"preference__loss": "orpo"}),
+        ("sft", {"train__focal": 2.0}),
         pytest.param("kto", {}, marks=pytest.mark.long),
         pytest.param(
             "dpo", {"train__memory": "lean", "model__quantize": "nf4"}, marks=pytest.mark.long
         ),
     ],
-    ids=["sft", "packed", "contrastive", "lean", "dpo", "orpo", "kto", "lean dpo"],
+    ids=["sft", "packed", "contrastive", "lean", "dpo", "orpo", "focal", "kto", "lean dpo"],
 )
 def test_the_same_losses_as_without_graphs(tmp_path: Path, task: str, sets: Any) -> None:
     same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}

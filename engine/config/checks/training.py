@@ -285,6 +285,30 @@ def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_focal(config: RunConfig) -> Iterator[Problem]:
+    focal = config.train.focal
+    if not focal:
+        return
+    if config.task in COMPARING_TASKS:
+        yield Problem(
+            "train.focal",
+            f"got {focal:g}, which weighs the tokens of next-token training and is not used by "
+            f"task {config.task}; set train.focal: 0",
+        )
+    if config.contrastive.ce_weight == 0:
+        yield Problem(
+            "train.focal",
+            f"got {focal:g}, which weighs the tokens of the next-token loss, but "
+            "contrastive.ce_weight is 0; raise it, or set train.focal: 0",
+        )
+    if config.train.label_smoothing:
+        yield Problem(
+            "train.focal",
+            f"got {focal:g} beside train.label_smoothing: {config.train.label_smoothing:g}, but "
+            "the focal loss is defined for targets that are not smoothed; set one of them to 0",
+        )
+
+
 def _check_balance(config: RunConfig) -> Iterator[Problem]:
     weight = config.train.router_aux_loss
     if weight and config.task == "contrastive":
@@ -348,6 +372,7 @@ TRAINING = (
     _check_ratios,
     _check_whole_modules,
     _check_smoothing,
+    _check_focal,
     _check_balance,
     _check_rollback,
     _check_memory,

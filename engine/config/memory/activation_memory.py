@@ -344,6 +344,7 @@ class MicroBatchShape:
         return (
             config.task != "sft"
             or config.train.label_smoothing > 0
+            or config.train.focal > 0
             or arch.scaled_logits
             or arch.capped_logits
             or arch.sees_images

@@ -174,6 +174,10 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     label_smoothing: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     """Share of each next-token target that is spread over the vocabulary; not used in
     evaluations."""
+    focal: NonNegative = 0.0
+    """Exponent γ of the focal loss: the next-token loss of a token is multiplied by (1 − p)^γ, so
+    that tokens that are known already count less; 2 is usual, 0 is off; not used in
+    evaluations."""
     router_aux_loss: NonNegative | None = None
     """Mixtures of experts, except in task contrastive: weight of the load balancing loss; null: as
     in the model's configuration."""

@@ -85,6 +85,7 @@ def _program(config: RunConfig, trainer: Any, kernels: Kernels) -> StaticForward
         trainer.model,
         functools.partial(trainer.accelerator.autocast, no_cache),
         smoothing=config.train.label_smoothing,
+        focal=config.train.focal,
         noise=config.train.neftune,
         kernels=kernels,
     )

@@ -113,11 +113,12 @@ class StaticForward:
         smoothing: float = 0.0,
         noise: float = 0.0,
         kernels: Kernels = Kernels(),  # noqa: B008 -- a frozen value
+        focal: float = 0.0,
     ) -> None:
         self.model: Any = model
         self.kernels = kernels
         self._fused = fuse(model, kernels)
-        self._smoothing, self._noise = smoothing, noise
+        self._token_loss, self._noise = (smoothing, focal), noise
         self._backbone = backbone_of(model)
         self._head = lm_head_of(model)
         self._embedding = base_model_of(model).get_input_embeddings()  # type: ignore[operator]  # a PreTrainedModel's method
@@ -158,7 +159,7 @@ class StaticForward:
             hidden = self._hidden(batch)
             found = {"hidden": hidden}
             if "ce" in form.wants:
-                found["ce"] = static_cross_entropy(hidden, labels, self._head, self._smoothing)
+                found["ce"] = static_cross_entropy(hidden, labels, self._head, *self._token_loss)
             if "log_probs" in form.wants:
                 found["log_probs"], found["context_log_probs"] = static_log_probs(
                     hidden, labels, self._head, batch.context

@@ -101,9 +101,15 @@ class RowLossComputer:
 
     def _cross_entropy(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Return summed next-token loss and number of targets of every row, [B] each."""
-        head, smoothing = lm_head_of(self._trainer.model), self._config.train.label_smoothing
+        head, recipe = lm_head_of(self._trainer.model), self._config.train
         rows = [
-            selected_cross_entropy(states[[n]], labels[[n]], head, smoothing=smoothing)
+            selected_cross_entropy(
+                states[[n]],
+                labels[[n]],
+                head,
+                smoothing=recipe.label_smoothing,
+                focal=recipe.focal,
+            )
             for n in range(len(states))
         ]
         return torch.stack([loss.float() for loss, _ in rows]), torch.stack([n for _, n in rows])

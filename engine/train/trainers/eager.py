@@ -67,11 +67,12 @@ class EagerTextForward(EagerForward):
         hidden: HiddenStates | None,
         own_head: nn.Module | None,
         label_smoothing: float,
+        focal: float = 0.0,
     ) -> None:
         super().__init__(model, fact)
         self._hidden = hidden
         self._own_head = own_head
-        self._label_smoothing = label_smoothing
+        self._label_smoothing, self._focal = label_smoothing, focal
 
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
@@ -93,7 +94,11 @@ class EagerTextForward(EagerForward):
         outputs = model(**rest, use_cache=False, logits_to_keep=1)
         hidden = self._hidden.take()
         ce_sum, _ = selected_cross_entropy(
-            hidden, inputs["labels"], self._own_head, smoothing=self._label_smoothing
+            hidden,
+            inputs["labels"],
+            self._own_head,
+            smoothing=self._label_smoothing,
+            focal=self._focal,
         )
         states: dict[Want, Tensor] = {"ce": ce_sum, "hidden": hidden}
         return states | {"balance": outputs.aux_loss} if "balance" in wants else states

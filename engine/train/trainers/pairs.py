@@ -183,7 +183,11 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         ce_sum, self._ce = self._ce, None
         if ce_sum is None:
             ce_sum, _ = selected_cross_entropy(
-                hidden, inputs["labels"], self._head, smoothing=self.recipe.label_smoothing
+                hidden,
+                inputs["labels"],
+                self._head,
+                smoothing=self.recipe.label_smoothing,
+                focal=self.recipe.focal,
             )
         return ce_sum
 

@@ -41,12 +41,13 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         self,
         config: ContrastiveConfig,
         label_smoothing: float = 0.0,
+        focal: float = 0.0,
         balance_weight: float = 0.0,
         **kwargs: Any,
     ) -> None:
         self._contrastive = config
         self._balance_weight = balance_weight
-        self._label_smoothing = label_smoothing
+        self._label_smoothing, self._focal = label_smoothing, focal
         self._hidden: HiddenStates | None = None
         self._token_pairs = self._micro_batches = 1
         with head_shown_plain(kwargs["model"]):
@@ -54,7 +55,8 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         base: Any = base_model_of(self.model)
         head = lm_head_of(self.model)
         plain = head is base.get_output_embeddings()
-        own = not plain or sliced_of(head) is not None or label_smoothing > 0 or balance_weight > 0
+        own = not plain or sliced_of(head) is not None
+        own = own or label_smoothing > 0 or focal > 0 or balance_weight > 0
         own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
         own = own or sees_images(base.config)
         self._own_head = head if own else None
@@ -116,6 +118,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             hidden=self._hidden,
             own_head=self._own_head,
             label_smoothing=self._label_smoothing,
+            focal=self._focal,
         )
 
 
@@ -135,6 +138,7 @@ def text_trainer(
     trainer = TextTrainer(
         config.contrastive,
         config.train.label_smoothing,
+        config.train.focal,
         balance_weight(base_model_of(model), config.train.router_aux_loss),
         **common,
         args=on_one_device(SFTConfig(**arguments, **_OWN)),

@@ -458,6 +458,23 @@ def test_preference_tasks_refuse_settings_they_cannot_use(change, key):
 @pytest.mark.parametrize(
     ("change", "key"),
     [
+        ({"task": "dpo"}, "train.focal"),
+        ({"task": "reward"}, "train.focal"),
+        ({"train": {"label_smoothing": 0.1}}, "train.focal"),
+        (
+            {"task": "contrastive", "contrastive": {"kind": "infonce", "ce_weight": 0}},
+            "train.focal",
+        ),
+    ],
+)
+def test_the_focal_factor_is_refused_where_no_token_is_weighed(change, key):
+    found = check_config(config({**change, "train": {"focal": 2, **change.get("train", {})}}))
+    assert keys(found) == [key]
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
         ({"contrastive": {"dimensions": [64]}}, "contrastive.dimensions"),
         (
             {"task": "contrastive", "contrastive": {"kind": "infonce", "dimensions": [64, 64]}},

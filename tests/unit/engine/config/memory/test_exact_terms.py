@@ -283,3 +283,12 @@ def test_only_a_loss_with_reference_has_room_for_a_copy_of_the_start(
     fresh = {"task": "dpo", "preference": {"loss": loss}}
     found = [estimate_memory(configured(one), QWEN).adapters for one in (continued, fresh)]
     assert found[0] == copies * found[1]
+
+
+def test_a_reward_model_has_a_head_of_one_row_and_no_logits() -> None:
+    scores, preferences = (
+        estimate_memory(configured({"task": task}), QWEN) for task in ("reward", "dpo")
+    )
+    assert scores.logits == 0 < preferences.logits
+    assert (scores.adapters - preferences.adapters) % QWEN.hidden == 0
+    assert scores.adapters > preferences.adapters
