@@ -10,7 +10,13 @@ import pytest
 
 from fttui.engine.protocol.events import DataFindingsChanged, EvalFinished, StepFinished
 from fttui.engine.run.data_sample import read_sample
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.train import session
+from fttui.engine.train.checkpoint.optimizer_state import bit_sums
+from fttui.engine.train.distributed.place import RankPlace
+from fttui.engine.train.trainers import build as trainers_module
 from tests.support.matrix import in_part
+from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, write_pairs, write_texts
 
 PLAIN: dict[str, Any] = {"adapter__dropout": 0, "train__schedule": "constant", "train__warmup": 0}
@@ -59,6 +65,9 @@ OPTIMIZED: dict[str, tuple[str, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+OF_ONE_RANK = ("galore", "apollo")
+
+
 @pytest.mark.parametrize("optimizer", in_part(OPTIMIZED, ["muon"]))
 def test_an_optimizer_goes_back_and_on_exactly(tmp_path: Path, optimizer: str) -> None:
     """A run that goes back, and one that is resumed, have the losses of one another."""
@@ -75,6 +84,34 @@ def test_an_optimizer_goes_back_and_on_exactly(tmp_path: Path, optimizer: str) -
     play(runs["stopped"], Script(commands={5: ["stop"]}))
     resumed = play(runs["stopped"], resume="last").losses()
     assert resumed == {**first, **second}
+
+
+def play_as_rank(place: RankPlace, run: RunDirectory, out: Path) -> None:
+    """Train as one rank, and leave a hash of its trained weights."""
+    built = trainers_module.build_trainer
+    trainers: list[Any] = []
+
+    def build(*args: Any) -> Any:
+        trainers.append(built(*args))
+        return trainers[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session, "build_trainer", build)
+        play(run, place=place)
+    weights = [p.detach() for p in trainers[0].model.parameters() if p.requires_grad]
+    out.with_suffix(f".{place.rank}").write_text(str(bit_sums(weights)))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("optimizer", [name for name in OPTIMIZED if name not in OF_ONE_RANK])
+def test_two_ranks_keep_the_same_weights(tmp_path: Path, optimizer: str) -> None:
+    task, more = OPTIMIZED[optimizer]
+    options = {"train__steps": 4, "train__devices": 2, "train__optimizer": optimizer, **more}
+    run = new_run(tmp_path, task, **options)
+    out = tmp_path / "weights"
+    assert in_ranks(2, play_as_rank, run, out) == [0, 0]
+    first, second = (out.with_suffix(f".{rank}").read_text() for rank in (0, 1))
+    assert first == second
 
 
 def streamed(folder: Path, task: str) -> dict[str, Any]:

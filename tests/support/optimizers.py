@@ -18,6 +18,12 @@ from fttui.engine.train.checkpoint.optimizer_state import (
     state_scalars,
     state_tensors,
 )
+from fttui.engine.train.checkpoint.rng import (
+    capture_rng,
+    restore_rng,
+    rng_from_tensors,
+    rng_to_tensors,
+)
 from fttui.engine.train.loop.optimizer_kinds import OWN, build_own
 
 Make = Callable[[list[Tensor]], Any]
@@ -92,7 +98,7 @@ class Trained:
         buffer = io.BytesIO()
         weights = [weight.detach() for weight in self.weights]
         found = {"weights": weights, "optimizer": capture_optimizer(self.optimizer)}
-        torch.save({**found, "rng": torch.get_rng_state()}, buffer)
+        torch.save({**found, "rng": rng_to_tensors(capture_rng())}, buffer)
         return buffer.getvalue()
 
     def load(self, saved: bytes) -> Trained:
@@ -103,7 +109,7 @@ class Trained:
             for weight, value in zip(self.weights, found["weights"], strict=True):
                 weight.copy_(value)
         restore_optimizer(self.optimizer, found["optimizer"])
-        torch.set_rng_state(found["rng"])
+        restore_rng(rng_from_tensors(found["rng"]))
         return self
 
     def bits(self) -> list[Any]:

@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from ...config.schema import TrainConfig
 from ...config.sections.optimizers import OPTIMIZERS
 from ...core.schedules import Factor, own_factor
+from ...errors import ConfigError
 from .optimizer_kinds import OWN, build_own, moments
 
 
@@ -89,13 +90,17 @@ def parameter_groups(
         model: model with adapters; parameters that require a gradient are trained.
         recipe: learning rates and weight decay.
         decayed: names of the parameters with weight decay.
+
+    Raises:
+        ConfigError: no trained weight has one of the configured ratios.
     """
     places = _Places(model, recipe)
-    parts: dict[_Place, dict[str, nn.Parameter]] = {}
+    parts: _Parts = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             place = places.of(name, parameter, spared=name not in decayed)
             parts.setdefault(place, {})[name] = parameter
+    _require_effect(recipe, parts, places.layers)
     return [
         {
             "params": list(named.values()),
@@ -106,6 +111,28 @@ def parameter_groups(
         }
         for place, named in sorted(parts.items(), key=lambda item: item[0])
     ]
+
+
+def _require_effect(recipe: TrainConfig, parts: _Parts, layers: int) -> None:
+    """Refuse ratios that no trained weight would have.
+
+    Raises:
+        ConfigError: there are such ratios.
+    """
+    known = [name for named in parts.values() for name in named]
+    used = {place.pattern for place in parts}
+    for number, pattern in enumerate(recipe.lr_ratios.patterns, 1):
+        if number not in used:
+            raise ConfigError(
+                f"train.lr_ratios.patterns: {pattern} matches no trained weight that no earlier "
+                f"pattern matches; their full names are such as {known[0] if known else 'none'}"
+            )
+    decay = recipe.lr_ratios.layer_decay
+    if decay != 1 and not layers:
+        raise ConfigError(
+            f"train.lr_ratios.layer_decay: got {decay:g}, but the weights of this model have no "
+            "layers by their names; remove it, or use train.lr_ratios.patterns"
+        )
 
 
 class _Place(NamedTuple):
@@ -123,6 +150,10 @@ class _Place(NamedTuple):
     """Whether they are matrices of layers; false unless the optimizer treats those apart."""
 
 
+_Parts = dict[_Place, dict[str, nn.Parameter]]
+"""The weights of each group by their full names."""
+
+
 class _Places:
     """Finds the group of each trained weight, and the ratio of a group's learning rate."""
 
@@ -131,7 +162,7 @@ class _Places:
         self._patterns = [re.compile(pattern) for pattern in recipe.lr_ratios.patterns]
         self._apart = OPTIMIZERS[recipe.optimizer].matrices_only
         numbers = [_layer(name) for name, _ in model.named_parameters()]
-        self._layers = 1 + max((n for n in numbers if n is not None), default=-1)
+        self.layers = 1 + max((n for n in numbers if n is not None), default=-1)
         self._ends = _weights_of_ends(model)
 
     def of(self, name: str, parameter: nn.Parameter, *, spared: bool) -> _Place:
@@ -153,8 +184,8 @@ class _Places:
             return 0
         number = _layer(name)
         if number is not None:
-            return self._layers - 1 - number
-        return self._layers if any(word in name for word in _BELOW) else 0
+            return self.layers - 1 - number
+        return self.layers if any(word in name for word in _BELOW) else 0
 
 
 _LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.")

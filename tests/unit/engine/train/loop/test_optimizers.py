@@ -156,6 +156,21 @@ def test_a_pattern_gives_weights_a_rate_of_their_own() -> None:
     assert (found["layers.0.weight"], found["layers.1.weight"]) == (0.1, 1.0)
 
 
+@pytest.mark.parametrize(
+    ("model", "ratios", "words"),
+    [
+        (_Layers, {"patterns": {"layers.*": 2.0, "layers.0.*": 3.0}}, r"layers\.0.* no trained"),
+        (_Adapter, {"patterns": {".*nothing.*": 2.0}}, "such as lora_A.weight"),
+        (_Adapter, {"layer_decay": 0.9}, "no layers by their names"),
+    ],
+)
+def test_ratios_that_no_weight_has_are_refused(
+    model: type[torch.nn.Module], ratios: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        rates(model(), **ratios)
+
+
 def test_groups_name_their_weights_unless_only_ratios_differ() -> None:
     def ids(**ratios: Any) -> list[str]:
         recipe = TrainConfig(steps=1, lr_ratios=LrRatios(**ratios))
