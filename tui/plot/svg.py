@@ -141,6 +141,10 @@ class _Drawing:
                 continue
             dashes = ' stroke-dasharray="5 4"' if layer.style in _DASHED else ""
             line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+            if layer.filled:
+                foot = f"{self._y(0.0):.1f}"
+                area = f"{points[0][0]:.1f},{foot} {line} {points[-1][0]:.1f},{foot}"
+                yield f'<polygon points="{area}" fill="{colour}" fill-opacity="0.3"/>'
             yield (
                 f'<polyline points="{line}" fill="none" stroke="{colour}" '
                 f'stroke-width="{_LINE.get(layer.style, 1.5)}"{dashes}/>'

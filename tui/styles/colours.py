@@ -64,7 +64,8 @@ def derived(variables: Mapping[str, str], *, blends: bool = True) -> dict[str, s
         blends: whether colours may be mixed; without, each is one of the theme's own.
     """
     if not blends:
-        return {**_direct(variables), **_stack_of(variables), **_heat_of(variables)}
+        own = {**_direct(variables), **_stack_of(variables), **_heat_of(variables)}
+        return {**own, **{look: own[part] for look, part in _AREAS.items()}}
     given = {name: Color.parse(variables[name]) for name in _GIVEN}
     ground, panel = given["background"], given["panel"]
     grounds = (ground, panel)
@@ -77,6 +78,7 @@ def derived(variables: Mapping[str, str], *, blends: bool = True) -> dict[str, s
     found["plot-old"] = legible(text.blend(ground, 0.7), (ground,), PALE)
     found["plot-undone"] = ground.blend(text, 0.07)
     found |= {f"stack-{n}": legible(c, (ground,)) for n, c in enumerate(_hues(found["primary"]))}
+    found |= {look: found[part] for look, part in _AREAS.items()}
     found |= {f"heat-{n}": colour for n, colour in enumerate(_heat(found, ground))}
     return {name: colour.hex6 for name, colour in found.items()}
 
@@ -89,6 +91,9 @@ _CURVES = {
     "run4": "secondary", "axis": "dim", "mark": "foreground", "alarm": "error",
     "watch": "warning", "cursor": "dim", "gone": "dim",
 }  # fmt: skip
+
+_AREAS = {"plot-held": "stack-0", "plot-kept": "stack-1"}
+"""The parts of a stacked bar whose colours the areas of a plot have."""
 
 
 def _hues(first: Color) -> list[Color]:

@@ -38,8 +38,8 @@ LEGEND_SIGN = {
     "kept": "░",
 }
 """The sign before an entry of the title that is the legend of a curve."""
-_TITLE_STYLE = {"raw": "$plot-live", "held": "$stack-0", "kept": "$stack-1"}
-"""Styles of legends whose curve is too pale for text, or a part of a stack."""
+_TITLE_STYLE = {"raw": "$plot-live"}
+"""Styles of legends whose curve is too pale for text."""
 _GAP = "  "
 """Between the entries of a title."""
 _TITLE_ROOM = 6

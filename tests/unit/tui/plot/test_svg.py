@@ -10,6 +10,7 @@ import pytest
 
 from fttui.engine.protocol.events import RunStarted
 from fttui.tui import notebook
+from fttui.tui.plot.frame import LOOKS
 from fttui.tui.plot.panels import LOSS, panel_for
 from fttui.tui.plot.svg import svg_of
 from fttui.tui.view_model.app_state import AppState, fold
@@ -35,6 +36,15 @@ def test_an_empty_run_has_a_frame_for_each_panel() -> None:
 def test_a_theme_that_does_not_exist_is_named() -> None:
     with pytest.raises(ValueError, match="got 'blue', expected light or dark"):
         notebook._colours("blue")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_look_has_a_colour(theme: str) -> None:
+    assert {f"plot-{look}" for look in LOOKS} <= notebook._colours(theme).keys()
+
+
+def test_memory_is_an_area() -> None:
+    assert len(drawn(played(eventful())).findall(f".//{SVG}polygon")) >= 2
 
 
 def test_the_picture_has_the_curves_marks_and_abandoned_steps_of_the_app() -> None:
