@@ -120,10 +120,10 @@ def misfit(optimizer: Any, saved: OptimizerState) -> str | None:
             "train it was made with"
         )
     for group, stored in zip(own.param_groups, saved["groups"], strict=True):
-        if group.get("weights_id") != stored.get("weights_id", group.get("weights_id")):
+        if group.get("weights_id") != stored.get("weights_id"):
             return (
-                "a state with other groups of weights; resume with the train.lr_ratios.patterns "
-                "and the model it was made with"
+                "a state with other groups of weights; resume with the train.lr_ratios it was made "
+                "with"
             )
     return None
 

@@ -84,7 +84,7 @@ def parameter_groups(
     """Return the trained parameters in groups of one learning rate and weight decay each.
 
     Without `layer_decay` and `patterns` the groups depend on the model alone, so that a checkpoint
-    fits a run with other ratios.
+    fits a run with other ratios; with them each group has a checksum of the names of its weights.
 
     Args:
         model: model with adapters; parameters that require a gradient are trained.
@@ -101,11 +101,12 @@ def parameter_groups(
             place = places.of(name, parameter, spared=name not in decayed)
             parts.setdefault(place, {})[name] = parameter
     _require_effect(recipe, parts, places.layers)
+    by_ratios = bool(recipe.lr_ratios.patterns) or recipe.lr_ratios.layer_decay != 1
     return [
         {
             "params": list(named.values()),
             "weight_decay": 0.0 if place.spared else recipe.weight_decay,
-            "weights_id": _digest(named),
+            **({"weights_id": _digest(named)} if by_ratios else {}),
             **({"matrices": place.matrices} if recipe.optimizer == "muon" else {}),
             **rate_of(recipe.lr, places.ratio(place)),
         }

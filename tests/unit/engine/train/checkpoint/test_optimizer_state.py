@@ -103,6 +103,8 @@ def test_the_state_of_other_groups_is_refused(made: dict[str, Make]) -> None:
     assert misfit(one.optimizer, state) is None
     one.optimizer.param_groups[0]["weights_id"] = "other"
     assert "other groups of weights" in (misfit(one.optimizer, state) or "")
+    del one.optimizer.param_groups[0]["weights_id"]
+    assert "other groups of weights" in (misfit(one.optimizer, state) or "")
 
 
 def test_a_resumed_run_gets_the_rate_and_decay_of_its_configuration() -> None:
