@@ -339,7 +339,7 @@ def _read_sizes(draft: Draft) -> None:
     if draft.get("sequence_len") is None:
         draft.default("data.max_length", 512, f"default of {TOOL}")
     else:
-        draft.same("sequence_len", "data.max_length", int(number(draft.get("sequence_len"))))
+        _read_length(draft)
     packs = draft.get("sample_packing")
     if truth(packs) and draft.values.get("task") in ("dpo", "kto"):
         draft.without_effect("sample_packing", "preferences are not packed")
@@ -359,6 +359,18 @@ def _read_sizes(draft: Draft) -> None:
         )
     if not draft.get("test_datasets"):
         read_held_out(draft, "val_set_size", TOOL)
+
+
+def _read_length(draft: Draft) -> None:
+    key, how = "sequence_len", draft.get("excess_length_strategy", "drop")
+    length = int(number(draft.get(key)))
+    if how == "truncate":
+        draft.same(key, "data.max_length", length)
+    else:
+        effect = "stops at" if how == "raise" else "drops"
+        reason = f"axolotl {effect} longer records; they are truncated here, and counted as cut"
+        draft.nearly(key, "data.max_length", length, reason)
+    draft.read_with("excess_length_strategy", key)
 
 
 def _read_intervals(draft: Draft) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from .adapters import listed
 from .draft import Draft, KeyOutcome, shown
-from .templates import OWN_TEMPLATES, template_for
+from .templates import AXOLOTL, OTHER_ENDS, OWN_TEMPLATES, template_for
 
 _INTRO = "Below is an instruction that describes a task"
 _WITH_INPUT = ", paired with an input that provides further context"
@@ -145,11 +145,18 @@ def _read_template(draft: Draft) -> None:
         draft.read_with("chat_template", "chat_template_jinja")
     elif name == "tokenizer_default":
         draft.without_effect("chat_template", "the template of the tokenizer is used")
-    elif name in OWN_TEMPLATES:
-        draft.same("chat_template", "data.template", template_for(name))
+    elif name == "qwen3":
+        reason = "the empty reasoning that the template writes before an answer is learned, too"
+        draft.nearly("chat_template", "data.template", AXOLOTL[name], reason)
+    elif name in OTHER_ENDS and not draft.has("eot_tokens"):
+        reason = "the end of a turn is learned; axolotl learns it only if it is in eot_tokens"
+        draft.nearly("chat_template", "data.template", AXOLOTL[name], reason)
+    elif name in AXOLOTL:
+        draft.same("chat_template", "data.template", AXOLOTL[name])
     elif name is not None:
-        reason = "the template of the model's tokenizer is used"
-        name = str(name).removeprefix("tokenizer_default_fallback_")
+        reason = "the template of the model's tokenizer is used, not axolotl's text of this name"
+        if str(name).startswith("tokenizer_default_fallback_"):
+            reason = "the template of the model's tokenizer is used; it needs to have one"
         draft.differs("chat_template", reason)
     if draft.get("eot_tokens") is not None:
         draft.without_effect("eot_tokens", "the end of a turn is what the chat template writes")
@@ -224,7 +231,8 @@ class _Dataset:
             return self._conversations(kind)
         if kind == "completion":
             column = self._take("field") or "text"
-            self._row("type", "same", "format: text")
+            reason = "a long text is truncated here; axolotl splits it into several records"
+            self._row("type", "nearly", "format: text", reason)
             return {"format": "text", "columns": {"text": column}}
         if kind in _INSTRUCTIONS:
             self._row("type", "same", "columns: prompt and completion as Alpaca writes them")

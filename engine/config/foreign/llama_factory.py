@@ -9,7 +9,7 @@ from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, keys_by_reason, number, truth
 from .intervals import leave_out_evaluations, read_held_out
 from .llama_factory_data import read_datasets
-from .templates import OWN_TEMPLATES, template_for
+from .templates import EXACT, LLAMA_FACTORY
 from .trainer_keys import (
     TrainerDefaults,
     read_changing,
@@ -211,7 +211,11 @@ def _read_sizes(draft: Draft) -> None:
     if draft.get("cutoff_len") is None:
         draft.default("data.max_length", 2048, f"default of {TOOL}")
     else:
-        draft.same("cutoff_len", "data.max_length", int(number(draft.get("cutoff_len"))))
+        reason = f"a longer record is cut at its end; {TOOL} shortens prompt and answer alike"
+        if draft.get("stage") == "pt":
+            reason = f"a longer text is cut; {TOOL} joins all texts and splits them at this length"
+        length = int(number(draft.get("cutoff_len")))
+        draft.nearly("cutoff_len", "data.max_length", length, reason)
     if draft.get("max_samples") is not None:
         draft.same("max_samples", "data.train_limit", int(number(draft.get("max_samples"))))
     _read_packing(draft)
@@ -256,7 +260,14 @@ def _read_packing(draft: Draft) -> None:
 
 def _read_template(draft: Draft) -> None:
     name = draft.get("template")
-    if name in OWN_TEMPLATES:
-        draft.same("template", "data.template", template_for(name))
-    elif name is not None:
-        draft.differs("template", "the template of the model's tokenizer is used")
+    if draft.get("stage") == "pt":
+        draft.read_with("template", "stage: texts have no template")
+    elif name not in LLAMA_FACTORY:
+        reason = f"the template of the model's tokenizer is used, not {TOOL}'s text of this name"
+        if name is not None:
+            draft.differs("template", reason)
+    elif name not in EXACT:
+        reason = "white space right beside an answer, such as a line break, is not learned"
+        draft.nearly("template", "data.template", LLAMA_FACTORY[name], reason)
+    else:
+        draft.same("template", "data.template", LLAMA_FACTORY[name])

@@ -147,8 +147,7 @@ def _read_cpo(draft: Draft, loss: Any) -> None:
     if loss == "simpo" and draft.get("cpo_alpha") is None:
         draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
     if loss != "simpo" and draft.get("simpo_gamma") is not None:
-        draft.values.pop("preference.gamma")
-        draft.without_effect("simpo_gamma", "only the loss simpo uses it")
+        draft.leave_out("preference.gamma", "no effect", "only the loss simpo uses it")
 
 
 def _read_model(draft: Draft) -> None:

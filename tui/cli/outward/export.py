@@ -27,6 +27,9 @@ Write a checkpoint as a folder that other programs load, with a model card. The 
 training: the export runs on the CPU in a separate process, and the folder appears once complete.
 A damaged checkpoint is refused (exit code 10), and so are an existing folder (exit code 2) and
 another base model, tokenizer or chat template than in training (exit code 12).
+
+AWQ and GPTQ are left to their own tools, which need records for calibration: export with --merged,
+then run llm-compressor (pip install llmcompressor) on the folder; docs/tasks.md shows how.
 """
 
 
