@@ -160,6 +160,14 @@ def evaluating(folder: Path) -> Any:
     return trainer
 
 
+def plateau(folder: Path) -> Any:
+    """A trainer whose rate falls at every evaluation, because none is good enough."""
+    steps = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "loss"}
+    never = {"patience": 0, "threshold": 10.0, "threshold_mode": "abs", "factor": 0.7}
+    kind = "reduce_lr_on_plateau"
+    return plain(folder, lr_scheduler_type=kind, lr_scheduler_kwargs=never, **steps)
+
+
 def sft(folder: Path, **changed: Any) -> Any:
     """TRL's supervised trainer."""
     from trl import SFTConfig, SFTTrainer
@@ -268,6 +276,7 @@ BUILDERS: dict[str, Callable[[Path], Any]] = {
     "Trainer streaming": streaming,
     "Trainer workers": workers,
     "Trainer evaluating": evaluating,
+    "Trainer plateau": plateau,
     "SFT": sft,
     "SFT packed": sft_packed,
     "DPO": dpo,
