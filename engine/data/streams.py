@@ -17,7 +17,7 @@ from .reading import SourceRecords, SourceSummary, of_source
 from .records.formats import Record
 from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
 from .screening.trainable import require_usable
-from .sources import open_rows
+from .sources import is_local, open_rows
 from .tokenized import tokenize_options
 from .tokens.examples import Example
 from .tokens.tokenize import Tokenizer, tokenize_records
@@ -148,7 +148,27 @@ def stream_batches(
     weights = [source.weight or 1.0 for source in data.sources]
     rows = sources[0] if len(sources) == 1 else InterleavedRows(sources, weights, seed)
     return StreamedBatches(
-        rows, tokenize, config.train.batch, rank, world_size, findings=found_in_rows
+        rows,
+        tokenize,
+        config.train.batch,
+        rank,
+        world_size,
+        findings=found_in_rows,
+        why_not_read_again=_why_not_read_again(config),
+    )
+
+
+def _why_not_read_again(config: RunConfig) -> str:
+    """Return why streamed sources cannot be read again from an earlier row on, or nothing.
+
+    A stream of the hub may have changed meanwhile, and begins anew for every step back.
+    """
+    remote = [one.path for one in config.data.sources if not is_local(one.path)]
+    if not remote:
+        return ""
+    return (
+        f"{remote[0]} is streamed from the Hub, which is not read again for a search; download it "
+        "and give its files as data.train, or set data.streaming: false"
     )
 
 

@@ -20,16 +20,19 @@ def culprit_headline(event: CulpritsFound) -> str:
     """Return what the search for culprits has found about an anomaly's step, in one line."""
     found, step = event.search, f"step {event.anomaly_step}"
     names = ", ".join(one.id for one in found.culprits)
+    where = "" if found.cause_step in (0, event.anomaly_step) else f" of step {found.cause_step}"
     match found.verdict:
         case "found":
-            return f"{step}: without {names} most of the rise of its loss and gradient norm is gone"
+            gone = "most of the rise of its loss and gradient norm is gone"
+            return f"{step}: without {names}{where} {gone}"
         case "spread":
             unchanged = "with all of them replaced, loss and norm change too little"
-            return f"{step}: no sample is the cause; {unchanged}"
+            before = f", nor one of the {found.earlier} steps before" if found.earlier else ""
+            return f"{step}: no sample is the cause{before}; {unchanged}"
         case "together":
-            return f"{step}: no single sample is the cause, but some of them together are"
+            return f"{step}: no single sample{where} is the cause, but some of them together are"
         case "unfinished":
-            so_far = f"found {names or 'no sample'} before the search ended"
+            so_far = f"found {names or 'no sample'}{where} before the search ended"
             return f"{step}: {so_far}; loss or gradient norm are still raised"
         case _:
             reason = f": {found.reason}" if found.reason else ""
@@ -45,7 +48,9 @@ def culprit_lines(event: CulpritsFound) -> list[str]:
         more = " …" if len(found.group) > _GROUP_SHOWN else ""
         ids = ", ".join(map(_code, found.group[:_GROUP_SHOWN]))
         lines.append(f"- **Smallest group that raises them:** {ids}{more}")
-    if found.culprits:
+    if found.culprits and found.why_not_quarantined:
+        lines.append(f"- **They cannot be put in quarantine:** {found.why_not_quarantined}")
+    elif found.culprits:
         ids = shlex.join(one.id for one in found.culprits)
         lines.append(f"- **To keep them out of training:** `quarantine {ids}`")
     return [*lines, *(f"- {text}" for text in _notes(found))]
@@ -86,6 +91,13 @@ def _notes(found: CulpritSearch) -> Iterator[str]:
             f"{found.tests} times with parts of its {found.samples} samples replaced by others, in "
             f"{found.seconds:.1f} s; the run's own state was put back."
         )
+    if found.earlier:
+        yield (
+            f"**Earlier steps:** its own samples were not the cause, so those of {found.earlier} "
+            "steps before it were replaced in turn, and the steps from there on trained again."
+        )
+    if found.reason and found.verdict == "spread":
+        yield f"**Not complete:** {found.reason}"
     if found.loss_replaced is not None and found.grad_norm_replaced is not None:
         norm = math.nan if found.grad_norm is None else found.grad_norm
         loss = math.nan if found.loss is None else found.loss

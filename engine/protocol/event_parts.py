@@ -93,9 +93,9 @@ class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
     steps: int = 0
     """Steps that were trained again to come to that of the anomaly."""
     tests: int = 0
-    """How often the step of the anomaly was repeated with some of its samples replaced."""
+    """How often the step of the anomaly was repeated with some samples replaced."""
     samples: int = 0
-    """Samples of the step."""
+    """Samples of the step whose samples were searched last."""
     loss: float | None = None
     """Loss of the step as it was; None if it was not repeated."""
     grad_norm: float | None = None
@@ -111,3 +111,9 @@ class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
     in_batch_negatives: bool = False
     """Whether a replaced sample was also a negative of others, which changes their loss too."""
     seconds: float = 0.0
+    cause_step: int = 0
+    """The step whose samples these are, that of the anomaly or one before; 0 in old journals."""
+    earlier: int = 0
+    """Number of steps before that of the anomaly whose samples were searched too."""
+    why_not_quarantined: str = ""
+    """Why the culprits cannot be kept out by a command; empty if they can."""

@@ -136,7 +136,8 @@ def test_a_replay_follows_rollbacks_settings_skipped_data_and_quarantine(tmp_pat
         play(run, alarm(script, 15))
     (found,) = searched(runs[0])
     assert found.verdict in ("found", "spread")
-    assert (found.difference, found.steps, found.reason) == (0, 6, "")
+    assert (found.difference, found.reason) == (0, "")
+    assert found.steps == 6 or (found.verdict, found.earlier) == ("spread", 3)
     assert played(runs[0]).losses() == played(runs[1]).losses()
     assert files(runs[0]) == files(runs[1])
 
@@ -157,6 +158,49 @@ def test_a_stop_ends_the_search_and_what_cannot_be_searched_says_why(tmp_path: P
     assert saved.step == 15
     play(plain, Script(commands={15: ["stop"]}))
     assert files(run) == files(plain)
+
+
+@pytest.mark.long
+def test_the_steps_before_are_searched_and_the_run_is_untouched(tmp_path: Path) -> None:
+    plain = poisoned(tmp_path / "plain", train__lr=0.02)
+    play(plain)
+    step = bad_step(plain) + 1  # the poisoned update before it did no harm
+    run = poisoned(tmp_path / "searched", train__lr=0.02)
+    play(run, alarm(Script(commands={step + 1: ["culprit"]}), step))
+    (found,) = searched(run)
+    assert (found.verdict, found.earlier, found.cause_step) == ("spread", 3, step)
+    assert (found.difference, found.tests, found.reason) == (0, 5, "")
+    (applied,) = [e for e in played(run).events(CommandApplied) if e.command == "culprit"]
+    assert "the samples of the 3 steps before it" in applied.new
+    assert played(run).losses() == played(plain).losses()
+    assert files(run) == files(plain)
+
+
+def _train(place: RankPlace, run: RunDirectory) -> None:
+    play(run, Script(commands={15: ["culprit"]}), place=place)
+
+
+@pytest.mark.long
+def test_a_poisoned_row_of_another_rank_is_named_with_rank_and_line(tmp_path: Path) -> None:
+    sets = {"train__devices": 2, "train__batch": 2, "train__lr": 0.02}
+    run = poisoned(tmp_path / "run", **sets)
+    assert in_ranks(2, _train, run) == [0, 0]
+    step = bad_step(run)
+    alarms = [e for e in played(run).events(AnomalyRaised) if e.id == f"spike-{step}"]
+    (alarm,) = alarms
+    place = f"{tmp_path / 'run' / 'texts.jsonl'}:22"
+    assert (alarm.severity, alarm.explained_by) == ("watch", place)
+    report = (run.reports / f"spike-{step}.md").read_text()
+    (odd,) = [line for line in report.splitlines() if "**odd**" in line]
+    assert odd.startswith("- current, rank 1: **odd**, loss ")
+    assert f"`{place}`" in odd
+    rows = json.loads((run.reports / f"spike-{step}.json").read_text())["evidence"]["samples"]
+    assert {row["rank"] for row in rows if row["batch"] == "current"} == {0, 1}
+    assert all(row["loss"] is not None for row in rows)
+    (found,) = searched(run)
+    (culprit,) = found.culprits
+    assert (culprit.id, culprit.rank, culprit.place) == (POISONED, 1, place)
+    assert found.difference == 0
 
 
 def _search(place: RankPlace, runs: list[RunDirectory], step: int) -> None:

@@ -97,7 +97,8 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             yield "The system screen shows the result."
         case FindCulprits():
             yield "Repeats the steps from the checkpoint before the anomaly on, then its step with"
-            yield "parts of the samples replaced. Training waits; its own state is put back."
+            yield "parts of the samples replaced; if they are not the cause, up to 8 steps before"
+            yield "it in the same way. Training waits; its own state is put back."
         case SaveCheckpoint(pin=pin):
             kept = ", which is never removed" if pin else ""
             yield f"Writes a checkpoint at step {run.step:,}{kept}."

@@ -131,6 +131,26 @@ class SearchResult:
     """The smallest group known to raise them beside the culprits, if one is left."""
 
 
+def usual_again(whole: Figures, replaced: Figures, usual: Figures, noise: Noise) -> bool:
+    """Return whether raised figures of a step are about usual when other samples were trained on.
+
+    They are if little of their excess over the usual level is left, and False if none was raised.
+
+    Args:
+        whole: the figures of the step as it was.
+        replaced: its figures after other samples.
+        usual: the level of the steps before.
+        noise: their noise.
+    """
+    if not replaced.finite:
+        return False
+    if not whole.finite:
+        return True
+    rows = zip(whole.scaled(), replaced.scaled(), usual.scaled(), noise, strict=True)
+    raised = [(high, now, low) for high, now, low, sd in rows if high - low > EVIDENT * sd]
+    return bool(raised) and all(now - low <= REST * (high - low) for high, now, low in raised)
+
+
 Search = Generator[tuple[str, ...], Figures, SearchResult]
 """Yields the samples that are present in the next test, and receives the figures of the test."""
 

@@ -8,6 +8,7 @@ which steps the training state of an anomaly came about.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from statistics import median
 
 import msgspec
 
@@ -28,6 +29,9 @@ from .culprits import Figures, Noise
 
 NOISE_STEPS = 20
 """Steps before the anomaly from which the usual noise is estimated."""
+EARLIER_STEPS, MOST_EARLIER_STEPS = 3, 8
+"""Steps before the first alarm of an incident in which its cause may lie, and the most steps before
+an anomaly that are searched."""
 
 
 class Unrepeatable(Exception):
@@ -58,6 +62,12 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     steps: list[PlannedStep]
     """The steps after the checkpoint; the last one is that of the anomaly."""
     noise: Noise
+    usual: Figures | None = None
+    """Usual figures of the steps before; None if none of them was finite."""
+    earlier: int = 0
+    """Steps before that of the anomaly whose samples are searched too."""
+    wider: ReplayPlan | None = None
+    """The way on which the steps before can be searched; None if no checkpoint allows it."""
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -154,14 +164,66 @@ def plan_replay(
     saved = path.entries[start]
     assert isinstance(saved, _Saved)
     steps = _steps(path.entries[start + 1 :], accumulate)
-    if [one.step for one in steps] != list(range(saved.step + 1, found.step + 1)):
+    if not _follow_one_another(saved.step, steps, found.step):
         raise Unrepeatable(
             f"the journal lacks some of the steps {saved.step + 1} to {found.step}, which lead to "
             f"{event.id}"
         )
     before = [one for one in path.entries if isinstance(one, _Step) and one.step < found.step]
     noise = Noise.of([_figures(one.event) for one in before[-NOISE_STEPS:]])
-    return ReplayPlan(event.id, saved.name, steps, noise)
+    usual = _usual([_figures(one.event) for one in before[-NOISE_STEPS:]])
+    plan = ReplayPlan(event.id, saved.name, steps, noise, usual)
+    wanted = found.step - _first_alarm(records(), found) + EARLIER_STEPS
+    wider = _wider(plan, path.entries, checkpoints, accumulate, min(wanted, MOST_EARLIER_STEPS))
+    return msgspec.structs.replace(plan, wider=wider)
+
+
+def _follow_one_another(saved: int, steps: Sequence[PlannedStep], last: int) -> bool:
+    return [one.step for one in steps] == list(range(saved + 1, last + 1))
+
+
+def _usual(before: Sequence[Figures]) -> Figures | None:
+    finite = [one for one in before if one.finite]
+    if not finite:
+        return None
+    return Figures(median(one.loss for one in finite), median(one.grad_norm for one in finite))
+
+
+def _first_alarm(records: Iterable[Record], found: Record) -> int:
+    """Return the step of the first alarm of an anomaly's incident, or its own step."""
+    assert isinstance(found.event, AnomalyRaised)
+    first = found.step
+    for record in records:
+        if record.seq == found.seq:
+            break
+        if isinstance(record.event, AnomalyRaised) and record.event.id == found.event.incident:
+            first = min(record.step, found.step)
+    return first
+
+
+def _wider(
+    plan: ReplayPlan,
+    entries: Sequence[_Saved | _Skipped | _Step],
+    checkpoints: Collection[str],
+    accumulate: int,
+    wanted: int,
+) -> ReplayPlan | None:
+    """Return the plan of the steps before that of an anomaly, as many as wanted or possible."""
+    last = plan.steps[-1].step
+    known = [
+        (at, entry)
+        for at, entry in enumerate(entries)
+        if isinstance(entry, _Saved) and entry.step < last - 1 and entry.name in checkpoints
+    ]
+    before = [one for one in known if one[1].step < last - wanted]
+    if not known:
+        return None
+    at, saved = before[-1] if before else known[0]
+    steps = _steps(entries[at + 1 :], accumulate)
+    if not _follow_one_another(saved.step, steps, last):
+        return None
+    earlier = min(wanted, len(steps) - 1)
+    return msgspec.structs.replace(plan, checkpoint=saved.name, steps=steps, earlier=earlier)
 
 
 def _anomaly(records: Iterable[Record], wanted: str) -> Record:

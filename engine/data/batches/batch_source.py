@@ -36,6 +36,13 @@ class Batches(Protocol):
         """Return why the samples with these ids cannot all be left out; empty if they can."""
         ...
 
+    def why_not_replaced(self, ids: Collection[str]) -> str:
+        """Return why `take` cannot leave these samples out of steps that are repeated, or nothing.
+
+        Unlike a quarantine this needs no more than the samples of the steps themselves.
+        """
+        ...
+
     def unknown(self, ids: Collection[str]) -> list[str]:
         """Return the ids that no sample has."""
         ...
@@ -61,6 +68,10 @@ class InMemoryBatches:
 
     def why_not_kept_out(self, ids: Collection[str]) -> str:
         """Return why the samples with these ids cannot all be left out; empty if they can."""
+        return self._left_out.why_not(ids)
+
+    def why_not_replaced(self, ids: Collection[str]) -> str:
+        """Return why these samples cannot be left out of repeated steps; empty if they can."""
         return self._left_out.why_not(ids)
 
     def unknown(self, ids: Collection[str]) -> list[str]:

@@ -205,6 +205,8 @@ class StreamedBatches:
     world_size: int = 1
     findings: Findings = field(default_factory=Findings)
     """What was found in the rows read so far; rows that are read again are not counted again."""
+    why_not_read_again: str = ""
+    """Why the sources cannot be read again from an earlier row on; empty if they can."""
     _counted: int = 0
     """Position from which on findings are new."""
 
@@ -217,13 +219,26 @@ class StreamedBatches:
             "source, or set data.streaming: false"
         )
 
+    def why_not_replaced(self, ids: Collection[str]) -> str:
+        """Return why these samples cannot be left out of repeated steps; empty if they can.
+
+        The steps are read again, so that the samples are known by their rows.
+        """
+        if self.why_not_read_again:
+            return self.why_not_read_again
+        out = frozenset(ids)
+        if any(self.rows.row(number).id not in out for number in range(len(out) + self.batch)):
+            return ""
+        return "these are all rows of the stream, so that none is left to take their places"
+
     def unknown(self, ids: Collection[str]) -> list[str]:
         """Return no id: those of a stream cannot be looked up."""
         return []
 
     def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
-        """Return the examples of the micro-batch at a position; none can be left out by its id.
+        """Return the examples of the micro-batch at a position.
 
+        For a sample left out, a row that comes much later takes its place, without being counted.
         What is found in rows of the first pass that were not read before is added to `findings`.
 
         Raises:
@@ -232,6 +247,8 @@ class StreamedBatches:
         """
         start = (position * self.world_size + self.rank) * self.batch
         numbers = range(start, start + self.batch)
+        if left_out:
+            return self._without(numbers, left_out)
         chosen = [self.rows.row(number) for number in numbers]
         new = [
             row
@@ -249,9 +266,28 @@ class StreamedBatches:
             self.findings.add(found)
         return examples
 
-    def _substitute(self, start: int, findings: Findings) -> Example:
+    def _without(self, numbers: range, left_out: Set[str]) -> list[Example]:
+        """Return the examples of rows, those left out replaced by later rows.
+
+        Raises:
+            DataError: as `take`.
+        """
+        later = numbers.start + self.world_size * self.batch
+        chosen = []
+        for number in numbers:
+            row = self.rows.row(number)
+            while row.id in left_out:
+                row, later = self.rows.row(later), later + 1
+            chosen.append(row)
+        found = self.tokenize(chosen, Findings())
+        return found or [self._substitute(later, Findings(), left_out)]
+
+    def _substitute(
+        self, start: int, findings: Findings, left_out: Set[str] = frozenset()
+    ) -> Example:
         for number in range(start, start + FRUITLESS):
-            if found := self.tokenize([self.rows.row(number)], findings):
+            row = self.rows.row(number)
+            if row.id not in left_out and (found := self.tokenize([row], findings)):
                 return found[0]
         last = self.rows.row(start + FRUITLESS - 1)
         raise DataError(

@@ -34,7 +34,7 @@ from .refusals import describe_markup
 from .rows import Pass, Row, SourceRecord, one_line
 from .text_rows import text_rows
 
-__all__ = ["SourceRecord", "open_rows", "read_rows"]
+__all__ = ["SourceRecord", "is_local", "open_rows", "read_rows"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
 _TABLES = (".csv", ".tsv", ".tab")
@@ -42,6 +42,12 @@ _JSON = (".json", ".jsonl", ".ndjson")
 _BEGINNING = 1 << 16
 """Characters in which a text shows whether it is JSON."""
 _JSON_BEGINNING = re.compile(r"""[\[\s]*\{\s*(["'}]|$)|\[[\[\s]*(["\]]|$)""")
+
+
+def is_local(source: str) -> bool:
+    """Return whether a source is a file, a folder or a pattern of files on this machine."""
+    path = Path(source).expanduser()
+    return path.is_file() or path.is_dir() or is_pattern(source)
 
 
 def read_rows(

@@ -2,7 +2,8 @@
 
 A sample is replaced as if it were in quarantine. So a test shows what that would do to the step,
 for every task, for packed rows and on all ranks. The run's own state is held on the host meanwhile,
-and compared by a checksum when it is back.
+and compared by a checksum when it is back. If the cause lies in a step before, a second copy holds
+the state from which the tests of these steps begin.
 """
 
 from __future__ import annotations
@@ -15,16 +16,8 @@ from typing import Any, Protocol
 
 import msgspec
 
-from ...core.replay.culprits import (
-    Figures,
-    Noise,
-    Search,
-    SearchResult,
-    Suspect,
-    Verdict,
-    most_tests,
-    search,
-)
+from ...core.replay.course import Course
+from ...core.replay.culprits import Figures, SearchResult, Suspect, most_tests
 from ...core.replay.replay_plan import PlannedStep, ReplayPlan, Unrepeatable, plan_replay
 from ...data.batches.batch_source import BatchSource, HeldPlace
 from ...data.tokens.examples import Example, PackedExample
@@ -43,11 +36,6 @@ from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 from .command_scheduler import Impossible
 
-SAME = 1e-3
-"""Relative difference from the run up to which a repeated step counts as the same. Without
-`train.deterministic`, kernels of a GPU may add in another order each time."""
-
-NO_NOISE = Noise(0.0, 0.0)
 _plans = msgspec.msgpack.Decoder(ReplayPlan)
 _ids = msgspec.msgpack.Decoder(list[str])
 _described = msgspec.msgpack.Decoder(list[Culprit])
@@ -87,7 +75,7 @@ class Repeatable:
 class _Running:
     """A search in progress."""
 
-    plan: ReplayPlan
+    course: Course
     state: Any
     """The run's own state."""
     place: HeldPlace
@@ -99,74 +87,39 @@ class _Running:
     base: int = 0
     """Position in the data at the checkpoint."""
     examples: dict[str, Example] = field(default_factory=dict)
-    """The samples of this rank in the step of the anomaly, by id."""
-    samples: list[str] = field(default_factory=list)
-    """The ids of the samples of all ranks."""
-    search: Search = field(default_factory=lambda: search((), NO_NOISE))
-    present: tuple[str, ...] = ()
-    """The samples that are present in the next test."""
-    number: int = 0
-    """Steps trained again so far."""
-    tests: int = 0
+    """The samples of this rank in the step that is searched, by id."""
     boundary: Any = None
-    """The state before the step of the anomaly; None on the way to it."""
-    difference: float = 0.0
-    result: SearchResult | None = None
-    reason: str = ""
+    """The state before the step of the anomaly, when its own samples are searched."""
+    start: Any = None
+    """A copy of the state before the first of the earlier steps, when they are searched."""
     started: float = field(default_factory=time.monotonic)
 
-    @property
-    def step(self) -> PlannedStep:
-        """The step that is being repeated."""
-        return self.plan.steps[self.number]
+    def begin_at(self, base: int) -> None:
+        """Take the position in the data of the checkpoint that was restored."""
+        self.base = base
 
-    @property
-    def testing(self) -> bool:
-        """Whether the step is that of the anomaly, which is repeated and not applied."""
-        return self.number == len(self.plan.steps) - 1
+    def examine(self, examples: dict[str, Example], samples: Sequence[str]) -> None:
+        """Search the samples of all ranks, of which this rank has the examples."""
+        self.examples = examples
+        self.course.examine(samples)
 
-    def place_samples(
-        self, base: int, examples: dict[str, Example], samples: Sequence[str]
-    ) -> None:
-        """Begin the search among the samples of all ranks, of which this rank has the examples."""
-        self.base, self.examples = base, examples
-        self.samples = list(dict.fromkeys(samples))
-        self.search = search(self.samples, self.plan.noise)
-        self.present = next(self.search)
+    def keep_way_back(self, state: RepeatableState) -> None:
+        """Keep the state from which a test begins, the first time that its step is next."""
+        course = self.course
+        if course.number != course.first:
+            return
+        if not course.early and self.boundary is None:
+            self.boundary = state.mark(self.base + course.step.position)
+        if course.early and self.start is None:
+            self.boundary, self.start = None, state.hold()
 
-    @property
-    def left_out(self) -> set[str]:
-        """The samples that are left out of the step that is repeated.
-
-        They are those in quarantine at the time and, in a test, those that are not present in it.
-        """
-        out = set(self.step.quarantine)
-        return out | {*self.samples} - {*self.present} if self.testing else out
-
-    def mark(self, boundary: Callable[[], Any]) -> None:
-        """Keep the state before the step of the anomaly, the first time that it is repeated."""
-        if self.testing and self.boundary is None:
-            self.boundary = boundary()
-
-    def passed(self) -> None:
-        """Go on to the next step."""
-        self.number += 1
-
-    def differ(self, difference: float) -> None:
-        """Take note of a difference from the run."""
-        self.difference = max(self.difference, difference)
-
-    def tested(self, figures: Figures) -> None:
-        """Pass the figures of a test to the search, which gives the next test or its result."""
-        self.tests += 1
-        try:
-            self.present = self.search.send(figures)
-        except StopIteration as end:
-            self.result = end.value
-
-    def stop(self, verdict: Verdict, reason: str) -> None:
-        """End the search early."""
-        self.result, self.reason = SearchResult(verdict), reason
+    def go_back(self, state: RepeatableState) -> None:
+        """Undo a test."""
+        if self.start is None:
+            state.return_to(self.boundary)
+        else:
+            state.put_back(self.start)
+        self.course.again()
 
 
 class CulpritFinder:
@@ -207,7 +160,7 @@ class CulpritFinder:
     @property
     def clip(self) -> float | None:
         """Max gradient norm of the step that is repeated; None if there was no limit."""
-        return self._now.step.clip if self._now else None
+        return self._now.course.step.clip if self._now else None
 
     def begin(self, anomaly: str) -> tuple[str, str]:
         """Hold the run's own state and restore the checkpoint before an anomaly.
@@ -223,7 +176,7 @@ class CulpritFinder:
         plan = self._plan(anomaly)
         own = self._own_counters()
         now = _Running(
-            plan,
+            Course(plan),
             state=self._parts.state.hold(),
             place=self._parts.source.hold(),
             print=self._parts.state.fingerprint(own),
@@ -231,36 +184,40 @@ class CulpritFinder:
         )
         self._event_log.hold_step()
         try:
-            self._go_back(now)
+            self._restore(now)
+            if reason := self._examine(now):
+                self._parts.state.put_back(now.state)
+                raise Impossible(reason)
         except Impossible:
             self._event_log.release_step()
             raise
         self._now = now
-        return "", (
-            f"step {plan.steps[-1].step} again, from {plan.checkpoint} on, then at most "
-            f"{most_tests(len(now.samples))} tests of its {len(now.samples)} samples"
-        )
+        return "", _cost(plan, len(now.course.samples))
 
-    def _go_back(self, now: _Running) -> None:
-        """Restore the checkpoint, and look up the samples of the anomaly's step.
+    def _restore(self, now: _Running) -> None:
+        """Restore the checkpoint of the plan.
 
         Raises:
-            Impossible: the checkpoint cannot be used, or the samples cannot be replaced; the run's
-                own state is in place.
+            Impossible: the checkpoint cannot be used; the state is the one before.
         """
         try:
-            _, counters = self._checkpointer.restore(now.plan.checkpoint)
+            _, counters = self._checkpointer.restore(now.course.plan.checkpoint)
         except CheckpointError as error:
             raise Impossible(str(error)) from None
-        last = now.plan.steps[-1]
-        examples = self._examples(counters.position + last.position, last)
+        now.begin_at(counters.position)
+
+    def _examine(self, now: _Running) -> str:
+        """Begin the search among the samples of a step; return why it cannot begin, or nothing."""
+        step = now.course.cause
+        examples = self._examples(now.base + step.position, step)
         mine = msgspec.msgpack.encode(list(examples))
         every = [_ids.decode(data) for data in self._agreement.gather(mine)]
-        now.place_samples(counters.position, examples, [one for ids in every for one in ids])
+        samples = [one for ids in every for one in ids]
         batches = self._parts.source.batches
-        if reason := batches.why_not_kept_out({*now.samples, *last.quarantine}):
-            self._parts.state.put_back(now.state)
-            raise Impossible(f"the samples of step {last.step} cannot be replaced: {reason}")
+        if reason := batches.why_not_replaced({*samples, *step.quarantine}):
+            return f"the samples of step {step.step} cannot be replaced: {reason}"
+        now.examine(examples, samples)
+        return ""
 
     def _own_counters(self) -> Counters:
         return Counters(
@@ -311,16 +268,32 @@ class CulpritFinder:
         now = self._now
         if now is None:
             return False
-        if now.result is None and self._ends():
-            now.stop("interrupted", "another command came")
-        if now.result is not None:
-            self._finish(now, now.result)
+        course = now.course
+        if course.result is None and self._ends():
+            course.stop("interrupted", "another command came")
+        while course.result is not None:
+            if not self._goes_earlier(now):
+                self._finish(now, course.result)
+                return False
+        now.keep_way_back(self._parts.state)
+        self._parts.source.replay_at(now.base + course.step.position, course.left_out)
+        self._event_log.progress(f"culprit of {course.plan.anomaly}", course.trained, course.most)
+        return True
+
+    def _goes_earlier(self, now: _Running) -> bool:
+        """Turn to the samples of a step before; False if the search is over. A collective."""
+        course = now.course
+        if not course.go_earlier():
             return False
-        position = now.base + now.step.position
-        now.mark(lambda: self._parts.state.mark(position))
-        self._parts.source.replay_at(position, now.left_out)
-        most = len(now.plan.steps) - 1 + most_tests(len(now.samples))
-        self._event_log.progress(f"culprit of {now.plan.anomaly}", now.number + now.tests, most)
+        try:
+            if now.start is None:
+                self._restore(now)
+            reason = self._examine(now)
+        except Impossible as error:
+            reason = str(error)
+        if reason:
+            course.give_up(f"the steps before were not searched: {reason}")
+            return False
         return True
 
     def judge(self, loss: float, grad_norm: float) -> None:
@@ -337,25 +310,8 @@ class CulpritFinder:
         rows = self._agreement.rows([loss, grad_norm])
         shares = [share for share, _ in rows]
         # The norm is that of rank 0, so that all ranks decide alike whatever the last bit is.
-        figures = Figures(sum(shares) / len(shares), rows[0][1])
-        if not now.testing or now.tests == 0:
-            self._compare(now, figures)
-        if now.testing and now.result is None:
-            now.tested(figures)
-        self._parts.set_lr(now.step.lr)
-
-    def _compare(self, now: _Running, got: Figures) -> None:
-        """End the search if a repeated step differs from the run by more than the share `SAME`."""
-        step = now.step
-        pairs = ((got.loss, step.loss), (got.grad_norm, step.grad_norm))
-        difference = max(relative_difference(*pair) for pair in pairs)
-        now.differ(difference)
-        if difference > SAME:
-            now.stop(
-                "not repeated",
-                f"step {step.step} came to loss {got.loss:.6g} and gradient norm "
-                f"{got.grad_norm:.6g}, in the run to {step.loss:.6g} and {step.grad_norm:.6g}",
-            )
+        now.course.judge(Figures(sum(shares) / len(shares), rows[0][1]))
+        self._parts.set_lr(now.course.step.lr)
 
     def may_update(self) -> bool:
         """Return whether the optimizer may change the weights.
@@ -363,19 +319,19 @@ class CulpritFinder:
         False for the step of the anomaly, for a step whose update the run refused, and once the
         search has ended.
         """
-        now = self._now
-        return now is not None and now.result is None and not now.testing and not now.step.skipped
+        return self._now is not None and self._now.course.may_update
 
     def end_step(self) -> bool:
         """Return whether the step counts; that of the anomaly is undone first and does not."""
         now = self._now
         assert now is not None, "a replay is running"
-        if now.boundary is not None:
-            self._parts.state.return_to(now.boundary)
-            return False
-        if now.result is None:
-            now.passed()
-        return True
+        course = now.course
+        if not course.at_anomaly:
+            if course.result is None:
+                course.passed()
+            return True
+        now.go_back(self._parts.state)
+        return False
 
     def _finish(self, now: _Running, result: SearchResult) -> None:
         """Put the run's own state back, and record what was found.
@@ -383,40 +339,45 @@ class CulpritFinder:
         Raises:
             TrainingFailed: the state is not the one that was held.
         """
+        anomaly = now.course.plan.anomaly
         self._parts.state.put_back(now.state)
         self._parts.source.put_back(now.place)
         self._event_log.release_step()
         self._now = None
         if self._parts.state.fingerprint(now.own) != now.print:
             raise TrainingFailed(
-                f"after the search for culprits of {now.plan.anomaly} the training state is not "
+                f"after the search for culprits of {anomaly} the training state is not "
                 "the one before it, so the run ends; resume it from its newest checkpoint"
             )
         found = CulpritsFound(
-            anomaly=now.plan.anomaly,
-            anomaly_step=now.plan.steps[-1].step,
+            anomaly=anomaly,
+            anomaly_step=now.course.plan.steps[-1].step,
             search=self._described(now, result),
         )
-        self._event_log.progress(f"culprit of {now.plan.anomaly}", 1, 1)
+        self._event_log.progress(f"culprit of {anomaly}", 1, 1)
         self._event_log.record(found)
         self._event_log.log("info", f"culprits of {found.anomaly}: {culprit_headline(found)}")
 
     def _described(self, now: _Running, result: SearchResult) -> CulpritSearch:
-        whole, replaced = result.whole, result.replaced
+        whole, replaced, course = result.whole, result.replaced, now.course
+        names = [one.id for one in result.culprits]
         return CulpritSearch(
             verdict=result.verdict,
-            reason=now.reason,
-            checkpoint=now.plan.checkpoint,
-            steps=now.number,
-            tests=now.tests,
-            samples=len(now.samples),
+            reason=course.reason,
+            checkpoint=course.plan.checkpoint,
+            steps=course.steps,
+            tests=course.tests,
+            samples=len(course.samples),
+            cause_step=course.cause.step,
+            earlier=course.searched_earlier,
+            why_not_quarantined=self._parts.source.batches.why_not_kept_out(names),
             loss=whole.loss if whole else None,
             grad_norm=whole.grad_norm if whole else None,
             loss_replaced=replaced.loss if replaced else None,
             grad_norm_replaced=replaced.grad_norm if replaced else None,
             culprits=self._culprits(now, result),
             group=result.group,
-            difference=now.difference,
+            difference=course.difference,
             in_batch_negatives=self._parts.in_batch_negatives,
             seconds=time.monotonic() - now.started,
         )
@@ -461,14 +422,22 @@ def _share(culprit: Culprit) -> float:
     return max(math.inf if share is None else share for share in shares)
 
 
-def relative_difference(got: float, expected: float) -> float:
-    """Return the relative difference of two figures.
-
-    It is 0 if both are not finite, and infinite if one of them is not.
-    """
-    if not math.isfinite(got) or not math.isfinite(expected):
-        return 0.0 if math.isfinite(got) == math.isfinite(expected) else math.inf
-    return abs(got - expected) / max(abs(expected), 1e-12)
+def _cost(plan: ReplayPlan, samples: int) -> str:
+    """Return what a search trains, at most, for the journal."""
+    tests = most_tests(samples)
+    text = (
+        f"step {plan.steps[-1].step} again, from {plan.checkpoint} on, then at most "
+        f"{tests} tests of its {samples} samples"
+    )
+    wider = plan.wider
+    if wider is None:
+        return text
+    way, each = len(wider.steps) - 1 - wider.earlier, wider.earlier + 1
+    steps = way + each * (tests + wider.earlier - 2)
+    return (
+        f"{text}; if they are not the cause, the samples of the {wider.earlier} steps before it, "
+        f"from {wider.checkpoint} on, in at most {steps} steps"
+    )
 
 
 def samples_of(example: Example) -> Sequence[Example]:

@@ -57,6 +57,20 @@ def test_a_culprit_is_shown_with_its_place_text_tokens_shares_and_command() -> N
     assert all("\n" not in line for line in lines)
 
 
+def test_an_earlier_step_and_what_cannot_be_put_in_quarantine_are_told() -> None:
+    search = replace(SEARCH, cause_step=118, earlier=2, why_not_quarantined="the data are streamed")
+    event = replace(FOUND, search=search)
+    assert culprit_headline(event).startswith("step 120: without it's `odd` of step 118 most")
+    lines = culprit_lines(event)
+    assert any("cannot be put in quarantine:** the data are streamed" in line for line in lines)
+    assert not any("`quarantine " in line for line in lines)
+    assert any("those of 2 steps before it were replaced" in line for line in lines)
+    spread = replace(search, verdict="spread", cause_step=120, culprits=[], reason="a file is gone")
+    event = replace(FOUND, search=spread)
+    assert "no sample is the cause, nor one of the 2 steps before" in culprit_headline(event)
+    assert any(line.endswith("a file is gone") for line in culprit_lines(event))
+
+
 @pytest.mark.parametrize(
     ("search", "words"),
     [

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
-from fttui.engine.core.replay.replay_plan import ReplayPlan, Unrepeatable, plan_replay
+from fttui.engine.core.replay.replay_plan import (
+    MOST_EARLIER_STEPS,
+    ReplayPlan,
+    Unrepeatable,
+    plan_replay,
+)
 from fttui.engine.protocol.commands import Quarantine, SkipBatches
 from fttui.engine.protocol.events import (
     AnomalyRaised,
@@ -75,6 +81,35 @@ def test_the_newest_checkpoint_before_the_anomaly_begins_the_way() -> None:
         (5, 0, 5.0), (6, 2, 6.0), (7, 4, 7.0),
     ]  # fmt: skip
     assert {(one.lr, one.clip, one.skipped) for one in plan.steps} == {(0.1, 0.5, False)}
+
+
+def test_steps_before_the_anomaly_are_planned_from_an_earlier_checkpoint() -> None:
+    plan = Journal().save().train(4).save().train(2).alarm().plan()
+    assert plan.usual is not None
+    assert plan.wider is not None
+    assert (plan.checkpoint, plan.wider.checkpoint, plan.wider.earlier) == ("s4", "s0", 3)
+    assert [one.step for one in plan.wider.steps] == [1, 2, 3, 4, 5, 6]
+    assert (plan.wider.noise, plan.wider.usual) == (plan.noise, plan.usual)
+
+
+def test_fewer_steps_are_planned_if_no_checkpoint_is_from_before_all_of_them() -> None:
+    journal = Journal().save().train(4).save().train(2).alarm()
+    wider = journal.plan(known=["s4"]).wider
+    assert wider is not None
+    assert (wider.checkpoint, wider.earlier) == ("s4", 1)
+    assert Journal().train(4).save().train(1).alarm().plan().wider is None
+
+
+def test_the_steps_of_an_incident_since_its_first_alarm_are_planned_too() -> None:
+    journal = Journal().save().train(10).alarm("first").train(2)
+    later = AnomalyRaised(id="later", kind="spike", severity="alarm", headline="", incident="first")
+    wider = journal.add(later).plan("later").wider
+    assert wider is not None
+    assert wider.earlier == 5
+    journal.train(20).add(replace(later, id="last"))
+    wider = journal.plan("last").wider
+    assert wider is not None
+    assert wider.earlier == MOST_EARLIER_STEPS
 
 
 def test_a_checkpoint_of_the_anomalys_own_step_comes_too_late() -> None:

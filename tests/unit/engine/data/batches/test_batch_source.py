@@ -28,6 +28,9 @@ class Counted:
     def why_not_kept_out(self, ids: Collection[str]) -> str:
         return ""
 
+    def why_not_replaced(self, ids: Collection[str]) -> str:
+        return ""
+
     def unknown(self, ids: Collection[str]) -> list[str]:
         return []
 

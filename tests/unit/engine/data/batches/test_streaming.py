@@ -128,6 +128,31 @@ def test_a_position_is_all_the_state_there_is() -> None:
     assert all(straight)
 
 
+def test_a_sample_left_out_of_a_repeated_step_is_replaced_and_moves_no_other() -> None:
+    source = batches(batch=3)
+    plain = source.take(1)
+    out = plain[0].id
+    counted = source.findings.total("records")
+    without = source.take(1, frozenset({out}))
+    assert [one.id for one in without[1:]] == [one.id for one in plain[1:]]
+    assert without[0].id not in {one.id for one in plain}
+    assert [one.id for one in source.take(1, frozenset({out}))] == [one.id for one in without]
+    assert source.findings.total("records") == counted
+    everyone = frozenset(one.id for one in plain)
+    assert everyone.isdisjoint(one.id for one in source.take(1, everyone))
+
+
+def test_samples_are_replaced_where_the_rows_can_be_read_again() -> None:
+    source = batches()
+    some = [one.id for one in source.take(0)]
+    assert source.why_not_replaced(some) == ""
+    assert "no" not in source.why_not_kept_out([])
+    assert "streamed" in source.why_not_kept_out(some)
+    assert "none is left" in source.why_not_replaced([f"n{n}" for n in range(12)])
+    source.why_not_read_again = "it comes over the network"
+    assert source.why_not_replaced(some) == "it comes over the network"
+
+
 def test_ranks_share_the_rows() -> None:
     both = [set(chain(*taken(batches(rank, 2), range(3)))) for rank in (0, 1)]
     assert not both[0] & both[1]
