@@ -48,7 +48,7 @@ check: $(VENV)/.installed-dev $(LINKS)
 	$(BIN)/python -m pytest -q tests/contract/test_sizes.py
 
 docs: $(VENV)/.installed-docs
-	@$(BIN)/python -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 dist:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -74,7 +74,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	@touch $@
 
 $(VENV)/.installed-long: $(VENV)/.installed-dev
-	$(PIP) install -e '.[train,demo,dev,dev-trackers]'
+	$(PIP) install -e '.[train,demo,dev,dev-trackers,docs]'
 	@touch $@
 
 # The site needs neither torch nor the rest of the tests.

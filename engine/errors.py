@@ -24,6 +24,12 @@ class NoSuchRun(FttuiError):
     exit_code = 3
 
 
+class NewerRun(NoSuchRun):
+    """A newer version wrote the run, in a format that this version does not know. Exit code 4."""
+
+    exit_code = 4
+
+
 class ProtocolMismatch(FttuiError):
     """The peer speaks another major version of the protocol. Exit code 4."""
 

@@ -27,7 +27,7 @@ from .messages import (
     suggest_value,
 )
 from .model_files import is_template_text
-from .schema import DataSource, RunConfig, Section
+from .schema import VERSION, DataSource, RunConfig, Section
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 
 
@@ -197,10 +197,25 @@ class _Builder:
         Raises:
             ConfigError: All errors found so far, one per line.
         """
+        self._refuse_newer(root)
         config = self._section(RunConfig, root, "")
         if self._problems or not isinstance(config, RunConfig):
             raise ConfigError("\n".join(self._problems))
         return config
+
+    def _refuse_newer(self, root: Value) -> None:
+        """Refuse a configuration of a version that is not known before its keys are looked at.
+
+        Raises:
+            ConfigError: A newer fttui wrote it.
+        """
+        given = root.data.get("version") if isinstance(root.data, dict) else None
+        if given is not None and isinstance(given.data, int) and given.data > VERSION:
+            raise ConfigError(
+                f"{given.place}: version: got {given.data}, expected at most {VERSION}: the "
+                "configuration was written for a newer version of fttui; upgrade with: "
+                "pip install --upgrade fttui"
+            )
 
     def _section(self, struct: type[Section], value: Value, path: str) -> Section | None:
         """Convert one section and note its places; None, with its errors collected, if it has any.

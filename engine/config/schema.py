@@ -251,6 +251,10 @@ class PolicyConfig(Section, frozen=True, kw_only=True):
     """Steps after a recovery until its success is decided."""
 
 
+VERSION = 1
+"""Version of the configuration. It rises when a key changes its meaning or goes."""
+
+
 class RunConfig(Section, frozen=True, kw_only=True):
     """Model, data, task and name of the run."""
 
@@ -277,6 +281,9 @@ class RunConfig(Section, frozen=True, kw_only=True):
     tracking: TrackingConfig = TrackingConfig()
     alerts: AlertsConfig = AlertsConfig()
     agents: AgentsConfig = AgentsConfig()
+    version: Count = 1
+    """Version of the configuration that this file is written for; a version newer than that of the
+    installed fttui is refused, and a file without the key is read as version 1."""
 
     @property
     def has_reference(self) -> bool:

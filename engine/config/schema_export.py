@@ -43,7 +43,7 @@ def schema_text() -> str:
     return json.dumps(config_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
-def field_docs(struct: type[Section]) -> dict[str, str]:
+def field_docs(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Return {field: the docstring below it, on one line}, without the fields that have none."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
     body = tree.body[0].body if isinstance(tree.body[0], ast.ClassDef) else []

@@ -10,14 +10,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Annotated
 
 import msgspec
 
-from ..errors import ConfigError, NoSuchRun
+from ..errors import ConfigError, NewerRun, NoSuchRun
 from .folder.open_folder import OpenFolder, read_plain
 
 SMALL_FILE_BYTES = 4 * 2**20
 """Largest size of the small files of a run folder: identity, marks, configurations, reports."""
+FORMAT = 1
+"""Format of the run folder. It rises when an older version would misread what a newer one writes;
+a file or field that an older version can ignore does not raise it."""
 _LONGEST_NAME = 100
 """Characters of a folder name; file systems allow 255 bytes, and suffixes must fit too."""
 
@@ -37,6 +41,14 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
     script: str = ""
     """Command line of the script whose trainer is watched; empty for a run of the engine."""
+    format: Annotated[int, msgspec.Meta(ge=1)] = 1
+    """Format of the run folder; 1 where it is missing, as in folders of the first versions."""
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """The format of a run folder, which every version can read."""
+
+    format: Annotated[int, msgspec.Meta(ge=1)] = 1
 
 
 @dataclass(frozen=True)
@@ -156,12 +168,18 @@ class RunDirectory:
         """Read the identity of the run.
 
         Raises:
+            NewerRun: the folder has a format that this version does not know.
             NoSuchRun: the folder is not a run folder.
         """
         try:
-            return msgspec.json.decode(
-                read_plain(self.identity_file, SMALL_FILE_BYTES), type=Identity
-            )
+            data = read_plain(self.identity_file, SMALL_FILE_BYTES)
+            found = msgspec.json.decode(data, type=_Format).format
+            if found > FORMAT:
+                raise NewerRun(
+                    f"{self.path} was written by a newer version of fttui: got run folder format "
+                    f"{found}, expected at most {FORMAT}; upgrade with: pip install --upgrade fttui"
+                )
+            return msgspec.json.decode(data, type=Identity)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise NoSuchRun(f"{self.path} is not a run folder: {error}") from None
 
@@ -260,6 +278,7 @@ def create_run(
         overrides=overrides,
         version=version,
         script=script,
+        format=FORMAT,
     )
     run.write(run.source_config, source.encode())
     run.write(run.config, resolved.encode())

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import NoSuchRun
+from ..errors import NewerRun, NoSuchRun
 from ..protocol.codec import DecodeError, decode_readable, peek_seq
 from ..protocol.events import Record
 from ..protocol.settings import LearningRate
@@ -113,13 +113,31 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
         live: without a name, choose only among runs that have not ended.
 
     Raises:
+        NewerRun: a newer version wrote the run, in a format that this version does not know.
         NoSuchRun: no run or several runs match.
         ConfigError: the folder cannot be read.
     """
     if wanted and (Path(wanted) / "run.json").is_file():
-        return RunDirectory(Path(wanted).absolute())
+        return _of_known_format(RunDirectory(Path(wanted).absolute()))
     require_runs_folder(root)
+    if wanted and (root / wanted / "run.json").is_file():
+        _of_known_format(RunDirectory(root / wanted))
     return choose_run(list_runs(root), wanted, str(root), live=live)
+
+
+def _of_known_format(run: RunDirectory) -> RunDirectory:
+    """Return the run, unless its format is unknown.
+
+    Raises:
+        NewerRun: a newer version wrote it.
+    """
+    try:
+        run.identity()
+    except NewerRun:
+        raise
+    except NoSuchRun:  # what else is wrong with it is said where it is read
+        pass
+    return run
 
 
 def choose_run(

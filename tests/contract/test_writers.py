@@ -24,6 +24,8 @@ WRITERS = {
     "engine/hub/sockets.py": "the sockets in the runtime folder",
     "engine/config/reference.py": "a page of the documentation",
     "engine/config/reasons_table.py": "a page of the documentation",
+    "engine/run/reference/__main__.py": "pages of the documentation",
+    "tui/cli/reference/__main__.py": "pages of the documentation",
     "tui/cli/shell/man_page.py": "a page of the documentation",
     "engine/export/": "a folder that the user names",
     "engine/data/": "the cache of tokenized data of the user",

@@ -10,7 +10,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import ConfigError, EngineGone, NoSuchRun
+from fttui.engine.errors import ConfigError, EngineGone, NewerRun, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import RunSummary, list_known_runs, summarize
 
@@ -63,6 +63,8 @@ def _open(options: argparse.Namespace, *, live: bool, read_only: bool) -> int:
         return _open_remote(parse_target(options.run), options.remote_cmd, read_only=read_only)
     try:
         run = chosen_run(options, live=live)
+    except NewerRun:
+        raise
     except NoSuchRun as no_run:
         if not options.run or "/" in options.run:
             raise

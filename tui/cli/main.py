@@ -44,7 +44,7 @@ exit codes:
   1    any other error
   2    the configuration or the command line is invalid
   3    run not found
-  4    the run was started by another version of fttui, with another protocol
+  4    another version of fttui started the run, with another protocol or a newer run folder
   5    the run belongs to another user
   6    no engine is running for the run
   7    the command was rejected or failed

@@ -29,14 +29,28 @@ def _lines(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield from (".SH DESCRIPTION", _text(parser.description or ""))
     yield from (".SH OPTIONS", *_arguments(parser))
     yield ".SH COMMANDS"
+    for name, text, inner in described(parser):
+        yield from _command(name, text, inner)
+    before, _, codes = (parser.epilog or "").partition("exit codes:\n")
+    yield from (".SH NOTES", ".nf", _text(before.strip()), ".fi")
+    yield from (".SH EXIT STATUS", ".nf", _text(codes.rstrip()), ".fi")
+
+
+def described(
+    parser: argparse.ArgumentParser,
+) -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
+    """Yield the name of each subcommand, one line about it, and its parser."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             helps = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, inner in action.choices.items():
-                yield from _command(name, helps[name], inner)
-    before, _, codes = (parser.epilog or "").partition("exit codes:\n")
-    yield from (".SH NOTES", ".nf", _text(before.strip()), ".fi")
-    yield from (".SH EXIT STATUS", ".nf", _text(codes.rstrip()), ".fi")
+                yield name, helps[name], inner
+
+
+def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    """Return the arguments of one command, positional ones first."""
+    shown = [a for a in parser._actions if not isinstance(a, argparse._SubParsersAction)]
+    return sorted(shown, key=lambda one: bool(one.option_strings))
 
 
 def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[str]:
@@ -55,14 +69,13 @@ def _command(name: str, text: str, parser: argparse.ArgumentParser) -> Iterator[
 
 def _arguments(parser: argparse.ArgumentParser) -> Iterator[str]:
     """Yield a tagged paragraph for each argument, positional ones first."""
-    shown = [a for a in parser._actions if not isinstance(a, argparse._SubParsersAction)]
-    for action in sorted(shown, key=lambda one: bool(one.option_strings)):
+    for action in arguments(parser):
         yield ".TP"
-        yield f".B {_text(_form(action))}"
+        yield f".B {_text(written_form(action))}"
         yield _text(" ".join((action.help or "").replace("%%", "%").split()))
 
 
-def _form(action: argparse.Action) -> str:
+def written_form(action: argparse.Action) -> str:
     """Return how an argument is written, such as `-o, --out FILE`."""
     value = action.metavar if isinstance(action.metavar, str) else ""
     if not value and action.choices is not None:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from fttui.engine.config.load import dump_config, load_config, parse_override, parse_resolved
 from fttui.engine.config.schema import (
+    VERSION,
     ContrastiveConfig,
     DataConfig,
     EvalConfig,
@@ -378,3 +379,21 @@ def test_resolved_round_trips(name, instruction, train, samples, lr, seed, limit
         eval=EvalConfig(samples=samples),
     )
     assert parse_resolved(dump_config(config)) == config
+
+
+def test_a_configuration_of_a_newer_version_is_refused_before_its_keys(errors):
+    text = f"{GOOD}key_of_tomorrow: 1\nversion: {VERSION + 1}\n"
+    assert errors(text) == [
+        f"c.yaml:8: version: got {VERSION + 1}, expected at most {VERSION}: the configuration was "
+        "written for a newer version of fttui; upgrade with: pip install --upgrade fttui"
+    ]
+    assert len(errors(GOOD, f"version={VERSION + 1}")) == 1
+    assert "expected a whole number" in errors(f"{GOOD}version: new\n")[0]
+    with pytest.raises(ConfigError, match="expected at most"):
+        parse_resolved(text)
+
+
+def test_a_configuration_without_a_version_is_of_the_first_and_keeps_it(load):
+    loaded = load(GOOD)
+    assert loaded.config.version == 1
+    assert "\nversion: 1\n" in loaded.resolved

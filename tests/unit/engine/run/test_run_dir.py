@@ -5,9 +5,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.errors import NoSuchRun
+from fttui.engine.errors import NewerRun, NoSuchRun
 from fttui.engine.run.files import last_lines, write_atomically
-from fttui.engine.run.run_dir import RunDirectory, runs_root
+from fttui.engine.run.run_dir import FORMAT, RunDirectory, runs_root
+from fttui.tui.cli.main import main
 from tests.support.engine_double import make_run
 
 
@@ -36,6 +37,56 @@ def test_a_run_is_resumed_by_the_engine_and_that_of_a_script_by_the_script(tmp_p
 def test_any_other_folder_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun, match="not a run folder"):
         RunDirectory(tmp_path).identity()
+
+
+def with_format(run: RunDirectory, number: object) -> None:
+    found = msgspec.json.decode(run.identity_file.read_bytes()) | {"format": number}
+    run.write(run.identity_file, msgspec.json.encode(found | {"name": {"of": "another kind"}}))
+
+
+def test_a_new_run_states_its_format_and_a_folder_without_one_is_of_the_first(
+    tmp_path: Path,
+) -> None:
+    run = make_run(tmp_path)
+    found = msgspec.json.decode(run.identity_file.read_bytes())
+    assert found["format"] == FORMAT
+    del found["format"]
+    run.write(run.identity_file, msgspec.json.encode(found))
+    assert run.identity().format == 1
+
+
+def test_a_run_of_a_newer_format_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with_format(run, FORMAT + 1)
+    with pytest.raises(NewerRun, match=f"got run folder format {FORMAT + 1}, expected at most"):
+        run.identity()
+    with_format(run, 0)
+    with pytest.raises(NoSuchRun, match="not a run folder"):
+        run.identity()
+
+
+@pytest.mark.parametrize("by_folder", [False, True], ids=["by name", "by folder"])
+@pytest.mark.parametrize("command", ["show", "events", "report", "ctl"])
+def test_no_command_opens_a_run_of_a_newer_format(
+    command: str, by_folder: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    with_format(run, FORMAT + 1)
+    name = str(run.path) if by_folder else run.id
+    words = [command, "--runs-dir", str(tmp_path), name, *(["pause"] if command == "ctl" else [])]
+    assert main(words) == NewerRun.exit_code
+    assert "pip install --upgrade fttui" in capsys.readouterr().err
+
+
+def test_the_list_names_a_run_of_a_newer_format(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other, run = make_run(tmp_path), make_run(tmp_path)
+    with_format(run, FORMAT + 1)
+    assert main(["ls", "--runs-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert other.id in said
+    assert f"got run folder format {FORMAT + 1}" in " ".join(said.split())
 
 
 def test_the_option_wins_over_the_environment(

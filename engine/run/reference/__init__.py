@@ -1,0 +1,1 @@
+"""Pages of the documentation about events, protocol and run folder, generated from the code."""

@@ -1,0 +1,1 @@
+"""Pages of the documentation about keys and commands, generated from the tables of the app."""
