@@ -43,12 +43,27 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Command line of the script whose trainer is watched; empty for a run of the engine."""
     format: Annotated[int, msgspec.Meta(ge=1)] = 1
     """Format of the run folder; 1 where it is missing, as in folders of the first versions."""
+    job: str = ""
+    """Name of the cluster's job that created the run; empty without one."""
 
 
 class _Format(msgspec.Struct, frozen=True):
     """The format of a run folder, which every version can read."""
 
     format: Annotated[int, msgspec.Meta(ge=1)] = 1
+
+
+@dataclass(frozen=True)
+class RunOrigin:
+    """What has created a run, other than a command of a user."""
+
+    script: str = ""
+    """Command line of the script whose trainer is watched."""
+    job: str = ""
+    """Name of the cluster's job."""
+
+
+NO_ORIGIN = RunOrigin()
 
 
 @dataclass(frozen=True)
@@ -256,7 +271,7 @@ def create_run(
     resolved: str,
     overrides: list[str],
     version: str,
-    script: str = "",
+    origin: RunOrigin = NO_ORIGIN,
 ) -> RunDirectory:
     """Create a run folder, private to the user, with its identity and both configurations.
 
@@ -277,8 +292,9 @@ def create_run(
         config=str(config.absolute()),
         overrides=overrides,
         version=version,
-        script=script,
+        script=origin.script,
         format=FORMAT,
+        job=origin.job,
     )
     run.write(run.source_config, source.encode())
     run.write(run.config, resolved.encode())

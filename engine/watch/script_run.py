@@ -28,7 +28,7 @@ from ..protocol.events import RunEnded, RunStarted
 from ..protocol.states import RunState
 from ..run.files import free_bytes
 from ..run.processes.marks import EngineMark, ProcessMark, write_mark
-from ..run.run_dir import RunDirectory, create_run, require_runs_folder, runs_root
+from ..run.run_dir import RunDirectory, RunOrigin, create_run, require_runs_folder, runs_root
 from ..telemetry.logs import CallbackHandler, log_file
 from ..train.control.run_end import accepted_since, end_run
 from ..train.control.unanswered import UnansweredCommands
@@ -68,7 +68,7 @@ class ScriptRun:
             resolved=resolved_text(config),
             overrides=[],
             version=version("fttui"),
-            script=command_line(),
+            origin=RunOrigin(script=command_line()),
         )
         self._writer = JournalWriter(self.run, launch_hub)
         self.event_log = make_event_log(self.run, self._writer)

@@ -22,6 +22,7 @@ from . import (
     run,
 )
 from .agents import mcp
+from .cluster import launch
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync, web
@@ -109,6 +110,7 @@ def build_parser() -> argparse.ArgumentParser:
         import_config,
         lr_find,
         profile,
+        launch,
         doctor,
         completion,
         bridge,

@@ -55,14 +55,14 @@ def follow_node(
 
 
 def _exit_code(engine: StartedEngine) -> int:
-    code = engine.process.returncode
-    if code in (0, -signal.SIGINT):
+    """Return 0 if the ranks ended in order, whatever a signal made of torchrun, else raise."""
+    code, recorded = engine.process.returncode, recorded_node_end(engine.run)
+    if recorded == 0 or (recorded is None and code in (0, -signal.SIGINT)):
         return 0
-    recorded = recorded_node_end(engine.run) or TrainingFailed.exit_code
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"
     error = TrainingFailed(
-        f"the ranks of this node ended with exit code {code}; the end of {engine.run.engine_log}:\n"
-        f"{tail}"
+        f"the ranks of this node ended with exit code {recorded or code}; the end of "
+        f"{engine.run.engine_log}:\n{tail}"
     )
-    error.exit_code = recorded
+    error.exit_code = recorded or error.exit_code
     raise error

@@ -17,7 +17,7 @@ from .attach import open_app, require_terminal
 from .check import look_into_data
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.extras import require_trackers
-from .preflight.node_options import add_nodes, launch_of, require_launch
+from .preflight.node_options import Cluster, add_nodes, cluster_of, require_launch
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -68,12 +68,12 @@ def add_commands(commands: Commands) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     require_training_packages("fttui run")
-    launch = launch_of(options)
-    if launch and not launch.leads:
-        return _run_node(options, launch)
+    cluster = cluster_of(options)
+    if cluster.launch and not cluster.leads:
+        return _run_node(options, cluster, cluster.launch)
     if not options.headless:
         require_terminal("without one, use --headless")
-    engine = _resumed(options, launch) if options.resume else _started(options, launch)
+    engine = _engine(options, cluster)
     if options.headless:
         from .headless import follow
 
@@ -81,7 +81,7 @@ def _run(options: argparse.Namespace) -> int:
         return follow(engine, say)
     say(f"starting {engine.run.id} …")
     try:
-        engine.wait_until_served(_ENGINE_STARTS_IN_S + (JOIN_S if launch else 0))
+        engine.wait_until_served(_ENGINE_STARTS_IN_S + (JOIN_S if cluster.launch else 0))
     except KeyboardInterrupt:
         say(f"training continues; attach with: fttui attach {quote(engine.run.id)}")
         say(f"stop it with: fttui ctl {quote(engine.run.id)} stop")
@@ -89,7 +89,16 @@ def _run(options: argparse.Namespace) -> int:
     return open_app(engine.run)
 
 
-def _run_node(options: argparse.Namespace, launch: NodeLaunch) -> int:
+def _engine(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
+    """Start a new run, or resume the one that is named or that the job trained before."""
+    before = None if options.resume else cluster.run_to_go_on(runs_root(options.runs_dir))
+    if before is not None:
+        say(f"the job was started again; resuming {before.id}")
+        options.resume, options.config = str(before.path), None
+    return _resumed(options, cluster) if options.resume else _started(options, cluster)
+
+
+def _run_node(options: argparse.Namespace, cluster: Cluster, launch: NodeLaunch) -> int:
     """Start and wait for the ranks of a node other than that of rank 0.
 
     Raises:
@@ -104,18 +113,18 @@ def _run_node(options: argparse.Namespace, launch: NodeLaunch) -> int:
             "got --resume on a node whose rank is not 0; the run is on node 0: give --resume "
             "there, and start the other nodes with the configuration"
         )
-    engine = _started(options, launch, nodes_root(runs_root(options.runs_dir)))
+    engine = _started(options, cluster, nodes_root(runs_root(options.runs_dir)))
     return follow_node(engine, launch, read_resolved(engine.run.config).train.devices, say)
 
 
 def _started(
-    options: argparse.Namespace, launch: NodeLaunch | None, folder: Path | None = None
+    options: argparse.Namespace, cluster: Cluster, folder: Path | None = None
 ) -> StartedEngine:
     """Check the configuration and start a new run.
 
     Args:
         options: the command line.
-        launch: the place of this node among several; None if the run has only this one.
+        cluster: the place of this node among several.
         folder: where the run folder is made; None for the folder with the runs.
     """
     from fttui.engine.run.identity.trusted_code import record_consent
@@ -132,7 +141,7 @@ def _started(
         )
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
-    overrides = _overrides(options)
+    overrides = _overrides(options, cluster)
     loaded = preflight(
         options.config,
         overrides,
@@ -142,13 +151,13 @@ def _started(
         plain=options.headless,
     )
     train = loaded.config.train
-    require_launch(train.nodes, launch)
+    require_launch(train.nodes, cluster.launch)
     record_consent(loaded.config)
-    run = new_run(folder or root, options.config, loaded, overrides)
-    return start_engine(run, train.devices, restarts=train.restarts, launch=launch)
+    run = new_run(folder or root, options.config, loaded, overrides, cluster.job)
+    return start_engine(run, train.devices, restarts=train.restarts, launch=cluster.launch)
 
 
-def _resumed(options: argparse.Namespace, launch: NodeLaunch | None) -> StartedEngine:
+def _resumed(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
     from fttui.engine.config.earlier import read_as_before
     from fttui.engine.config.load import data_keys, parse_resolved, read_config, with_config
     from fttui.engine.config.memory.planning import with_earlier_decisions
@@ -168,7 +177,7 @@ def _resumed(options: argparse.Namespace, launch: NodeLaunch | None) -> StartedE
     with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
         path = options.config or run.config
-        loaded = load_checked(path, _overrides(options))
+        loaded = load_checked(path, _overrides(options, cluster))
         loaded = with_start_adapter(loaded, options.runs_dir, str(path), say)
         resolved = read_config(run.config)
         loaded = with_earlier_decisions(loaded, parse_resolved(resolved, str(run.config)))
@@ -179,7 +188,7 @@ def _resumed(options: argparse.Namespace, launch: NodeLaunch | None) -> StartedE
             loaded.config, options.trust_code, f"fttui run --resume {quote(options.resume)}"
         )
         train = loaded.config.train
-        require_launch(train.nodes, launch)
+        require_launch(train.nodes, cluster.launch)
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         engine = start_engine(
@@ -188,7 +197,7 @@ def _resumed(options: argparse.Namespace, launch: NodeLaunch | None) -> StartedE
             checkpoint,
             restarts=train.restarts,
             options=["--accept-changed", ",".join(sorted(accept))] if accept else [],
-            launch=launch,
+            launch=cluster.launch,
         )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
@@ -226,13 +235,13 @@ def _require_same_content(
     compare_with_checkpoint(run, manifest, found, accept, command)
 
 
-def _overrides(options: argparse.Namespace) -> list[str]:
+def _overrides(options: argparse.Namespace, cluster: Cluster) -> list[str]:
     """Return the overrides of `--set` and of the options that set one key."""
     short = {
         "name": options.name,
         "train.steps": options.max_steps,
         "train.devices": options.devices,
-        "train.nodes": options.nodes,
+        "train.nodes": cluster.nodes,
     }
     named = [f"{key}={value}" for key, value in short.items() if value is not None]
     return [*options.overrides, *named]

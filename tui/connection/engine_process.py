@@ -20,7 +20,7 @@ from fttui.engine.run.files import last_lines
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.marks import EngineMark, read_endpoint, read_engine
-from fttui.engine.run.run_dir import RunDirectory, create_run
+from fttui.engine.run.run_dir import RunDirectory, RunOrigin, create_run
 from fttui.engine.run.run_index import summarize
 
 if TYPE_CHECKING:
@@ -49,8 +49,17 @@ class EngineDied(FttuiError):
         self.exit_code = exit_code
 
 
-def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]) -> RunDirectory:
+def new_run(
+    root: Path, config: Path, loaded: LoadedConfig, overrides: list[str], job: str = ""
+) -> RunDirectory:
     """Create the folder of a new run.
+
+    Args:
+        root: the folder with the runs.
+        config: the configuration file.
+        loaded: what it holds.
+        overrides: keys that the command line overrides, as K=V.
+        job: name of the cluster's job that trains the run; empty without one.
 
     Raises:
         FttuiError: the folder cannot be created, for instance because the disk is full.
@@ -66,6 +75,7 @@ def new_run(root: Path, config: Path, loaded: LoadedConfig, overrides: list[str]
             resolved=loaded.resolved,
             overrides=overrides,
             version=version("fttui"),
+            origin=RunOrigin(job=job),
         )
     except OSError as error:
         why = (error.strerror or str(error)).lower()

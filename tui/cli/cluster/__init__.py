@@ -1,0 +1,1 @@
+"""Commands that hand a run to the scheduler of a cluster."""

@@ -1,0 +1,105 @@
+"""The place of this process in a SLURM job, from variables that are checked before they count."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import psutil
+
+from fttui.engine.errors import ConfigError
+
+_FIRST_PORT = 20_000
+_PORTS = 12_000
+"""Number of ports below the usual range of ports for outgoing connections."""
+_STEP_DAEMON = "slurmstepd"
+
+
+@dataclass(frozen=True)
+class SlurmPlace:
+    """The job step that this process belongs to, and the number of its node."""
+
+    job_id: int
+    cluster: str
+    nodes: int
+    node: int
+    first_host: str
+    """Name of the node of rank 0."""
+    restarts: int
+    """How often SLURM has started the job again."""
+
+    @property
+    def job(self) -> str:
+        """A name of the job that is the same after SLURM has started it again."""
+        return f"slurm:{self.cluster}:{self.job_id}"
+
+    @property
+    def rendezvous(self) -> str:
+        """Address and port where the nodes meet; the port follows from the number of the job."""
+        return f"{self.first_host}:{_FIRST_PORT + self.job_id % _PORTS}"
+
+
+def first_hostname(node_list: str) -> str:
+    """Return the first host of a list such as `gpu[03-05]`, as SLURM itself expands it.
+
+    Raises:
+        ConfigError: `scontrol` is missing or does not understand the list.
+    """
+    command = ["scontrol", "show", "hostnames", node_list]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ConfigError(f"`{' '.join(command)}` failed: {error}") from None
+    return found.stdout.split()[0]
+
+
+def ancestors() -> list[str]:
+    """Return the names of the processes above this one."""
+    return [process.name() for process in psutil.Process().parents()]
+
+
+def slurm_place(
+    environment: Mapping[str, str],
+    above: Callable[[], Iterable[str]] = ancestors,
+    first: Callable[[str], str] = first_hostname,
+) -> SlurmPlace:
+    """Return the place of this process in its SLURM job.
+
+    Args:
+        environment: variables of the process.
+        above: returns the names of the processes above this one.
+        first: returns the first host of a list of SLURM.
+
+    Raises:
+        ConfigError: this is no task of a SLURM job, or not the only one on its node. Variables that
+            were left behind by a job that is not above this process count as no job.
+    """
+    try:
+        job_id, node = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_NODEID"])
+        nodes = int(environment["SLURM_STEP_NUM_NODES"])
+        tasks = int(environment["SLURM_STEP_NUM_TASKS"])
+        hosts = environment["SLURM_STEP_NODELIST"]
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"got --nodes slurm, but this is no task of a SLURM job ({error} is missing or no "
+            "number); start it with srun in a job, or with: fttui launch slurm CONFIG"
+        ) from None
+    if _STEP_DAEMON not in above():
+        raise ConfigError(
+            f"got --nodes slurm with the variables of job {job_id}, but {_STEP_DAEMON} did not "
+            "start this process; start it with srun in a job, or with: fttui launch slurm CONFIG"
+        )
+    if tasks != nodes:
+        raise ConfigError(
+            f"got --nodes slurm in a step of {tasks} tasks on {nodes} nodes; expected one task per "
+            "node, which starts a process per device: srun --ntasks-per-node=1"
+        )
+    return SlurmPlace(
+        job_id,
+        environment.get("SLURM_CLUSTER_NAME", ""),
+        nodes,
+        node,
+        first(hosts),
+        int(environment.get("SLURM_RESTART_COUNT", "0")),
+    )
