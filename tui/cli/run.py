@@ -15,9 +15,9 @@ from fttui.engine.run.run_index import find_run
 from ..connection.nodes import JOIN_S
 from .attach import open_app, require_terminal
 from .check import look_into_data
+from .cluster.place import Cluster, add_nodes, cluster_of, require_launch
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.extras import require_trackers
-from .preflight.node_options import Cluster, add_nodes, cluster_of, require_launch
 from .preflight.plan import fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -106,7 +106,7 @@ def _run_node(options: argparse.Namespace, cluster: Cluster, launch: NodeLaunch)
     """
     from fttui.engine.config.load import read_resolved
 
-    from .node import follow_node, nodes_root
+    from .cluster.node import follow_node, nodes_root
 
     if options.resume:
         raise ConfigError(

@@ -10,7 +10,7 @@ import pytest
 
 from fttui.engine.errors import TrainingFailed
 from fttui.engine.run.processes.node_end import record_node_end
-from fttui.tui.cli.node import follow_node
+from fttui.tui.cli.cluster.node import follow_node
 from fttui.tui.connection.engine_process import StartedEngine
 from fttui.tui.connection.nodes import NodeLaunch
 from tests.support.engine_double import make_run

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.tui.cli.preflight.node_options import require_launch
+from fttui.tui.cli.cluster.place import require_launch
 from fttui.tui.connection.engine_process import _launcher
 from fttui.tui.connection.nodes import NodeLaunch, node_launch
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.tui.cli.preflight import node_options
-from fttui.tui.cli.preflight.node_options import Cluster, cluster_of
-from fttui.tui.connection.slurm import SlurmPlace, slurm_place
+from fttui.tui.cli.cluster import place as place_module
+from fttui.tui.cli.cluster.place import Cluster, cluster_of
+from fttui.tui.cli.cluster.slurm_place import SlurmPlace, slurm_place
 from tests.support.engine_double import make_run
 
 STEP = {
@@ -65,7 +65,7 @@ def _options(**given: object) -> argparse.Namespace:
 
 def test_the_job_decides_what_the_command_line_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     alone_on_it = {"SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1"}
-    monkeypatch.setattr(node_options, "slurm_place", lambda _: _place(**alone_on_it))
+    monkeypatch.setattr(place_module, "slurm_place", lambda _: _place(**alone_on_it))
     alone = cluster_of(_options(nodes="slurm"))
     assert (alone.launch, alone.nodes, alone.leads) == (None, None, True)
     assert alone.job == "slurm:box:12345"

@@ -13,13 +13,13 @@ from fttui.engine.errors import TrainingFailed
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.processes.node_end import recorded_node_end
 
-from .headless import Interrupts
+from ..headless import Interrupts
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..connection.engine_process import StartedEngine
-    from ..connection.nodes import NodeLaunch
+    from ...connection.engine_process import StartedEngine
+    from ...connection.nodes import NodeLaunch
 
 _POLL_S = 0.2
 _LOG_LINES = 15

@@ -1,4 +1,4 @@
-"""The options of `fttui run` for a run on several nodes."""
+"""The place of `fttui run` among several nodes: its options, or what a SLURM job says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.run.run_dir import RunDirectory
 
 from ...connection.nodes import NodeLaunch, node_launch
-from ...connection.slurm import SlurmPlace, slurm_place
+from .slurm_place import SlurmPlace, slurm_place
 
 SLURM = "slurm"
 
