@@ -28,6 +28,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.tui.cli.cluster.place import Cluster
 from fttui.tui.cli.control import _addressed
 from fttui.tui.cli.headless import HeadlessLog
 from fttui.tui.cli.ls import finite
@@ -208,7 +209,7 @@ def test_short_options_become_overrides() -> None:
     options = build_parser().parse_args(
         ["run", "c.yaml", "--set", "train.lr=1e-3", "--name", "n", "--max-steps", "7"]
     )
-    assert _overrides(options) == [
+    assert _overrides(options, Cluster()) == [
         "train.lr=1e-3",
         "name=n",
         "train.steps=7",

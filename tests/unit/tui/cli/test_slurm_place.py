@@ -58,9 +58,7 @@ def test_several_tasks_on_a_node_are_refused() -> None:
 
 
 def _options(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(
-        **{"nodes": None, "node_rank": None, "rendezvous": None} | given  # type: ignore[arg-type]
-    )
+    return argparse.Namespace(**{"nodes": None, "node_rank": None, "rendezvous": None} | given)
 
 
 def test_the_job_decides_what_the_command_line_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
