@@ -94,5 +94,5 @@ def test_descriptions_are_the_docstrings():
 
 def test_field_docs_join_lines():
     docs = field_docs(RunConfig)
-    assert docs["task"].endswith("rated good or bad.")
+    assert docs["task"].endswith("scores answers, from chosen and rejected ones.")
     assert not is_section(str)
