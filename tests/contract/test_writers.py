@@ -42,6 +42,7 @@ WRITERS = {
     "tui/cli/outward/metrics.py": "a new file that the user names",
     "tui/cli/preflight/import_config.py": "a new file that the user names",
     "tui/cli/preflight/init_config.py": "a new file that the user names, and a temporary draft",
+    "tui/cli/cluster/launch.py": "a batch script that the user asks for",
     "tui/cli/execute.py": "the folder in which watched runs announce themselves",
     "tui/screens/handlers/sharing.py": "a picture of the screen, in the current folder",
     "tui/preferences.py": "the state folder of the user",

@@ -218,7 +218,7 @@ def test_a_learned_temperature_is_part_of_the_exact_state(tmp_path: Path) -> Non
 
 
 def test_another_number_of_ranks_than_asked_for_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"asks for 2 ranks, but 1 started"):
+    with pytest.raises(ConfigError, match=r"ask for 2 ranks, but 1 started"):
         play(new_run(tmp_path, train__devices=2))
 
 

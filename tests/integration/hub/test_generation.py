@@ -15,6 +15,7 @@ from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import AnyEvent, CommandApplied
 from fttui.engine.protocol.requests import Accepted, AnyHubMessage, Rejected, SubmitCommand
+from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support.engine_double import EngineDouble, make_run
@@ -82,6 +83,17 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     made.close()
 
 
+def add_checkpoint(run: RunDirectory) -> None:
+    """Give the run a complete checkpoint, without files, to roll back to."""
+    store = CheckpointStore(run)
+    store.make_folder("step-000004")
+    store.commit(
+        Manifest(
+            name="step-000004", step=4, timeline=1, time=0.0, world_size=1, incarnation=1, files={}
+        )
+    )
+
+
 def applied(id_: str, command: str, issuer: str) -> CommandApplied:
     return CommandApplied(id=id_, command=command, issuer=issuer)
 
@@ -95,6 +107,7 @@ def assert_refused(answer: AnyHubMessage) -> None:
 def test_a_relative_change_made_before_a_recovery_by_hand_is_refused(
     stage: Stage, way: str
 ) -> None:
+    add_checkpoint(stage.run)
     before = stage.generation()
     assert isinstance(stage.submit(way), Accepted)
     assert_refused(stage.submit("lr scale 0.25", before))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.protocol.settings import AgentMode
-from fttui.engine.run.run_dir import runs_root
+from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
 from ..options import Commands, add_runs_dir
@@ -54,7 +54,9 @@ def add_commands(commands: Commands) -> None:
 def _serve(options: argparse.Namespace) -> int:
     require_package("mcp", "fttui mcp", extra="mcp")
     mode = None if options.mode == "read" else options.mode
-    asyncio.run(_run_server(runs_root(options.runs_dir), mode))
+    root = runs_root(options.runs_dir)
+    require_runs_folder(root)
+    asyncio.run(_run_server(root, mode))
     return 0
 
 

@@ -32,6 +32,9 @@ WORDS = {
     "bridge": [],
     "sync": ["name", "--to", "tensorboard"],
     "prometheus": ["name", "--port", "0"],
+    "launch": ["slurm", "CONFIG", "--dry-run"],
+    "mcp": [],
+    "web": ["name"],
 }
 """A command line of every command that takes --runs-dir."""
 

@@ -318,7 +318,7 @@ def test_templates_are_found_wherever_they_stand(home: Path) -> None:
 def configured(home: Path, **data: Any) -> Any:
     """A configuration with keys that change tokenizer and template."""
     return SimpleNamespace(
-        model=SimpleNamespace(id=str(home / "model"), revision=None),
+        model=SimpleNamespace(id=str(home / "model"), revision=None, add_tokens=[]),
         data=SimpleNamespace(**{"template": None, "special_tokens": [], **data}),
     )
 
