@@ -28,7 +28,7 @@ from fttui.engine.protocol.ssh_protocol import Open
 
 from ..view_model.connection_port import CommandAnswered, Link
 from .history_reader import ReadPosition
-from .session.session_base import LEAVE_S, SessionBase, reason_of
+from .session.session_base import LEAVE_S, READ_ONLY, SessionBase, reason_of
 from .ssh.backoff import Backoff
 from .ssh.bridge_stream import BridgeStream, RemoteRun
 from .ssh.remote_host import RemoteHost, Unreachable
@@ -183,6 +183,7 @@ class SshTransport:
         )
         session.run_id = opened.run
         session.read_only = bool(opened.why_read_only)
+        session.why_read_only = opened.why_read_only or READ_ONLY
         run.opened(opened, self._clock())
         if from_now:
             session.feed.start_after(ReadPosition(seq=opened.from_seq))

@@ -115,6 +115,8 @@ class SessionBase:
         self.viewer = new_viewer()
         self.issuer = issuer()
         self.read_only = read_only
+        self.why_read_only = READ_ONLY
+        """Why commands of a read-only session are refused; the other end may have a reason."""
         self.one_shot = one_shot
         self.agent = agent
         self.feed = SessionFeed()
@@ -171,7 +173,7 @@ class SessionBase:
         self._pending.add(message)
         answer = self._transport.final_answer(message.id)
         if self.read_only and answer is None:
-            answer = CommandAnswered(id=message.id, accepted=False, reason=READ_ONLY)
+            answer = CommandAnswered(id=message.id, accepted=False, reason=self.why_read_only)
         if answer is not None:
             # Later, so that the caller knows the id when the answer is delivered.
             asyncio.get_running_loop().call_soon(self._deliver_answer, answer)
@@ -183,7 +185,7 @@ class SessionBase:
     async def take_control(self) -> str | None:
         """Become the controller; return why that was refused, or None on success."""
         if self.read_only:
-            return READ_ONLY
+            return self.why_read_only
         try:
             reply = await self.ask(self._take_control)
         except EngineGone as error:
