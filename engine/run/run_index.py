@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
@@ -67,6 +67,25 @@ def unreadable_runs(root: Path) -> list[Path]:
         except NoSuchRun:
             found.append(file)
     return found
+
+
+def run_of_job(root: Path, wanted: Callable[[str], bool]) -> RunDirectory | None:
+    """Return the newest run in a folder that a job of a cluster has created, or None.
+
+    Runs that cannot be read are passed over; `list_runs` says why.
+
+    Args:
+        root: the folder with the runs.
+        wanted: tells by its name whether this is the job.
+    """
+    found: list[tuple[float, RunDirectory]] = []
+    for file in root.glob("*/run.json"):
+        run = RunDirectory(file.parent)
+        with suppress(NoSuchRun):
+            identity = run.identity()
+            if identity.job and wanted(identity.job):
+                found.append((identity.created, run))
+    return max(found, key=lambda one: one[0])[1] if found else None
 
 
 def list_known_runs(root: Path) -> list[RunSummary]:

@@ -17,10 +17,13 @@ _EVERY = 64
 
 
 def weights_digest(model: Any) -> bytes:
-    """Return a hash of the names, shapes and bits of all parameters and buffers of a model."""
+    """Return a hash of the names, shapes and bits of all parameters and buffers of a model.
+
+    Of a tensor without content (on the meta device) only name and shape count.
+    """
     named = [*model.named_parameters(), *model.named_buffers()]
     shapes = [(name, tuple(tensor.shape), str(tensor.dtype)) for name, tensor in named]
-    sums = bit_sums(tensor for _, tensor in named)
+    sums = bit_sums(tensor for _, tensor in named if not tensor.is_meta)
     return hashlib.blake2b(repr((shapes, sums)).encode(), digest_size=16).digest()
 
 

@@ -9,9 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 
-import yaml
+import msgspec
 
 from ..config.load import read_config
+from ..config.yaml_tree import parse_yaml
 from .distributed.nodes import NodePlace, RankFacts, require_same
 from .session_start import SessionStart
 
@@ -20,22 +21,29 @@ COMPARED = ("fttui", "torch", "transformers", "peft", "trl", "bitsandbytes")
 
 
 def facts_of(start: SessionStart) -> RankFacts | None:
-    """Return what this rank reports to the others; None for a single rank."""
+    """Return what this rank reports to the others; None for a single rank.
+
+    Raises:
+        ConfigError: a configuration in the run folder cannot be read.
+    """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return None
-    run = start.run
-    given = yaml.safe_load(run.source_config.read_text(encoding="utf-8"))
-    return RankFacts(
+    place, run = NodePlace.of(os.environ), start.run
+    facts = RankFacts(
         host=socket.gethostname(),
-        node=NodePlace.of(os.environ).node,
+        node=place.node,
         run=run.id,
-        config=given if isinstance(given, dict) else {},
-        overrides=run.identity().overrides,
         resolved=read_config(run.config),
         versions=_versions(),
         resume=start.resume,
         accept_changed=sorted(start.accept_changed),
     )
+    if not place.several:  # all ranks read the same files
+        return facts
+    source = run.source_config
+    given = parse_yaml(read_config(source), str(source), []).plain()
+    overrides = run.identity().overrides
+    return msgspec.structs.replace(facts, config=given or {}, overrides=overrides)
 
 
 def _versions() -> dict[str, str]:

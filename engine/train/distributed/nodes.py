@@ -59,10 +59,10 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     node: int
     run: str
     """Name of the run folder on this node."""
-    config: dict[str, Any]
-    """The configuration file of this node, without overrides."""
-    overrides: list[str]
-    """Keys that the command line overrides, as K=V."""
+    config: dict[str, Any] = {}
+    """The configuration file of this node, without overrides; empty if there is one node."""
+    overrides: list[str] = []
+    """Keys that the command line overrides, as K=V; empty if there is one node."""
     resolved: str
     """The resolved configuration; only that of rank 0 counts, and all nodes train by it."""
     versions: dict[str, str]

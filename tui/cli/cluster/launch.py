@@ -15,8 +15,10 @@ from shlex import join, quote
 from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.run.files import write_atomically
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
+from fttui.engine.run.run_index import run_of_job
 
 from ..options import Commands, add_runs_dir, say
+from .slurm_place import is_job
 from .slurm_script import SlurmRequest, batch_script, is_time
 
 _POLL_S = 2.0
@@ -144,8 +146,13 @@ def _submit(script: Path) -> int:
 
 
 def _state(job: int) -> tuple[str, str]:
-    """Return the state of a job and, while it waits, the reason."""
-    line = _asked(["squeue", "--noheader", "--jobs", str(job), "--format=%T %r"])
+    """Return the state of a job and, while it waits, the reason.
+
+    SLURM forgets a job some minutes after its end, and squeue then fails, so all jobs are listed.
+    """
+    listed = _asked(["squeue", "--noheader", "--me", "--format=%i %T %r"])
+    lines = dict(line.strip().partition(" ")[::2] for line in listed.splitlines())
+    line = lines.get(str(job), "")
     state, _, reason = line.partition(" ")
     return state or "ENDED", reason
 
@@ -177,12 +184,8 @@ def _follow(job: int, root: Path) -> int:
 
 def _run_of(job: int, root: Path) -> RunDirectory | None:
     """Return the run that a job has started, once its engine has written its mark."""
-    for file in root.glob("*/run.json"):
-        run = RunDirectory(file.parent)
-        name, _, number = run.identity().job.rpartition(":")
-        if name.startswith("slurm:") and number == str(job) and run.engine.exists():
-            return run
-    return None
+    run = run_of_job(root, lambda name: is_job(name, job))
+    return run if run is not None and run.engine.exists() else None
 
 
 def _open(job: int, run: RunDirectory) -> int:

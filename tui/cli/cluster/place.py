@@ -7,10 +7,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from fttui.engine.errors import ConfigError, FttuiError
+from fttui.engine.errors import ConfigError
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import run_of_job
 
 from ...connection.nodes import NodeLaunch, node_launch
 from .slurm_place import SlurmPlace, slurm_place
@@ -46,14 +45,7 @@ class Cluster:
         """Return the run that this job trained before SLURM started it again, or None."""
         if self.slurm is None or not self.slurm.restarts:
             return None
-        for file in sorted(root.glob("*/run.json"), reverse=True):
-            run = RunDirectory(file.parent)
-            try:
-                if run.identity().job == self.job:
-                    return run
-            except (FttuiError, OSError, msgspec.DecodeError):
-                continue
-        return None
+        return run_of_job(root, lambda job: job == self.job)
 
 
 def add_nodes(parser: argparse.ArgumentParser) -> None:

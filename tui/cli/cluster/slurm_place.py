@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from fttui.engine.errors import ConfigError
 _FIRST_PORT = 20_000
 _PORTS = 12_000
 """Number of ports below the usual range of ports for outgoing connections."""
+_SLURM = "slurm"
 _STEP_DAEMON = "slurmstepd"
 
 
@@ -24,34 +26,46 @@ class SlurmPlace:
     cluster: str
     nodes: int
     node: int
-    first_host: str
-    """Name of the node of rank 0."""
+    first_address: str
+    """Address of the node of rank 0."""
     restarts: int
     """How often SLURM has started the job again."""
 
     @property
     def job(self) -> str:
         """A name of the job that is the same after SLURM has started it again."""
-        return f"slurm:{self.cluster}:{self.job_id}"
+        return f"{_SLURM}:{self.cluster}:{self.job_id}"
 
     @property
     def rendezvous(self) -> str:
         """Address and port where the nodes meet; the port follows from the number of the job."""
-        return f"{self.first_host}:{_FIRST_PORT + self.job_id % _PORTS}"
+        return f"{self.first_address}:{_FIRST_PORT + self.job_id % _PORTS}"
 
 
-def first_hostname(node_list: str) -> str:
-    """Return the first host of a list such as `gpu[03-05]`, as SLURM itself expands it.
+def is_job(name: str, job_id: int) -> bool:
+    """Whether a name that `SlurmPlace.job` gave is that of the job with this number."""
+    scheduler, *_, number = name.split(":")
+    return scheduler == _SLURM and number == str(job_id)
+
+
+def first_address(node_list: str) -> str:
+    """Return the address at which SLURM reaches the first node of a list such as `gpu[03-05]`.
 
     Raises:
-        ConfigError: `scontrol` is missing or does not understand the list.
+        ConfigError: `scontrol` is missing or does not know the nodes.
     """
-    command = ["scontrol", "show", "hostnames", node_list]
+    first = _scontrol("show", "hostnames", node_list).split()[0]
+    found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", first))
+    return found.group(1) if found else first
+
+
+def _scontrol(*words: str) -> str:
+    command = ["scontrol", *words]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"`{' '.join(command)}` failed: {error}") from None
-    return found.stdout.split()[0]
+    return found.stdout
 
 
 def ancestors() -> list[str]:
@@ -62,14 +76,14 @@ def ancestors() -> list[str]:
 def slurm_place(
     environment: Mapping[str, str],
     above: Callable[[], Iterable[str]] = ancestors,
-    first: Callable[[str], str] = first_hostname,
+    first: Callable[[str], str] = first_address,
 ) -> SlurmPlace:
     """Return the place of this process in its SLURM job.
 
     Args:
         environment: variables of the process.
         above: returns the names of the processes above this one.
-        first: returns the first host of a list of SLURM.
+        first: returns the address of the first node of a list of SLURM.
 
     Raises:
         ConfigError: this is no task of a SLURM job, or not the only one on its node. Variables that

@@ -40,6 +40,11 @@ def test_one_bit_of_a_weight_changes_its_digest() -> None:
     assert weights_digest(model) != before
 
 
+def test_a_weight_without_content_counts_by_its_shape() -> None:
+    digests = {weights_digest(torch.nn.Linear(3, n, device="meta")) for n in (3, 3, 4)}
+    assert len(digests) == 2
+
+
 def test_ranks_with_other_content_are_named_on_all_ranks() -> None:
     def compare(agreement: Agreement) -> str:
         with pytest.raises(DataError) as caught:

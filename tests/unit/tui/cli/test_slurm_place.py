@@ -10,7 +10,7 @@ import pytest
 from fttui.engine.errors import ConfigError
 from fttui.tui.cli.cluster import place as place_module
 from fttui.tui.cli.cluster.place import Cluster, cluster_of
-from fttui.tui.cli.cluster.slurm_place import SlurmPlace, slurm_place
+from fttui.tui.cli.cluster.slurm_place import SlurmPlace, first_address, slurm_place
 from tests.support.engine_double import make_run
 
 STEP = {
@@ -32,6 +32,23 @@ def test_the_place_of_a_task_is_that_of_its_node() -> None:
     assert (place.node, place.nodes, place.restarts) == (1, 2, 1)
     assert place.rendezvous == "gpu03:20345"
     assert place.job == "slurm:box:12345"
+
+
+def test_the_first_node_is_named_by_the_address_that_slurm_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        "#!/bin/sh\n"
+        'if [ "$2" = hostnames ]; then echo gpu03; echo gpu04; exit; fi\n'
+        'echo "NodeName=$3 Arch=x86_64"; echo "   NodeAddr=10.1.2.3 NodeHostName=$3 Port=0"\n'
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert first_address("gpu[03-04]") == "10.1.2.3"
+    scontrol.write_text("#!/bin/sh\nexit 1\n")
+    with pytest.raises(ConfigError, match=r"scontrol show hostnames .* failed"):
+        first_address("gpu[03-04]")
 
 
 def test_every_job_number_gives_a_port_that_a_user_may_open() -> None:
