@@ -160,14 +160,17 @@ class RecoveryContext(msgspec.Struct, frozen=True, kw_only=True):
 def incident(alerts: Iterable[Alert], anomaly: Alert) -> list[Alert]:
     """Return an anomaly and the alerts before it that belong to the same incident, oldest first.
 
-    They threaten the weights, and each is at most `INCIDENT_STEPS` before the next.
+    They threaten the weights. Which incident an alert belongs to was decided when it was raised.
     """
-    found = [anomaly]
-    for alert in sorted(alerts, key=lambda a: -a.step):
-        near = 0 <= found[-1].step - alert.step <= INCIDENT_STEPS
-        if alert.threatens and near and alert.id != anomaly.id:
-            found.append(alert)
-    return found[::-1]
+    earlier = [
+        alert
+        for alert in alerts
+        if alert.incident == anomaly.incident != ""
+        and alert.threatens
+        and alert.step <= anomaly.step
+        and alert.id != anomaly.id
+    ]
+    return [*sorted(earlier, key=lambda alert: alert.step), anomaly]
 
 
 def anomaly_named(

@@ -233,7 +233,9 @@ class ControlledSession:
             "the run was stopped" if control.ending else "the run has finished"
         )
         self._queue.close()
-        self._monitor.end()
+        if due and not (control.ending and self._finishes):
+            # Anomalies of a run that was stopped wait for the process that resumes it.
+            self._monitor.end()
         return SessionOutcome(state, executor.newest, executor.unsaved)
 
 

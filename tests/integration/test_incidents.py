@@ -278,17 +278,37 @@ def test_the_autopilot_proposes_by_default_and_acts_when_told(
         assert ("A rollback was made:" in text) == (mode == "act")
 
 
-def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _jumping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the loss of steps 28 and 29 jump, but not their gradients."""
     compute_loss = PairTrainer.compute_loss
 
     def shifted(self: PairTrainer, *args: Any, **kwargs: Any) -> Any:
         loss = compute_loss(self, *args, **kwargs)
-        # The value alone: the gradients stay as they are.
         return loss + 50 if self.state.global_step in (27, 28) else loss
 
     monkeypatch.setattr(PairTrainer, "compute_loss", shifted)
+
+
+def test_an_alarm_gets_one_verdict_however_often_its_run_is_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _jumping(monkeypatch)
+    run = new_run(tmp_path, train__steps=64, train__lr=0.001)
+    stopped = play(run, Script({32: ["stop"]}))
+    assert stopped.outcome.state is RunState.STOPPED
+    assert "spike-28" in {e.id for e in stopped.events(AnomalyRaised)}
+    assert not stopped.events(AnomalyResolved)
+    for _ in range(2):  # to the end, and when there is nothing left to train
+        assert play(run, resume="last").outcome.state is RunState.FINISHED
+    found = [r.event for r in read_records(run) if isinstance(r.event, AnomalyResolved)]
+    assert [e.verdict for e in found if e.id == "spike-28"] == ["recovered"]
+    assert len(found) == len({e.id for e in found})
+
+
+def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _jumping(monkeypatch)
     played = play(new_run(tmp_path, train__steps=32, train__lr=0.001))
     raised = {e.id: s for s, e in played.at(AnomalyRaised) if e.severity == "alarm"}
     assert raised["spike-28"] == 28

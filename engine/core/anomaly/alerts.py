@@ -36,6 +36,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Value over baseline."""
     explained_by: str = ""
     """The one odd record that explains it, as the losses of rows tell; empty without one."""
+    incident: str = ""
+    """Id of the first alert of the same cause; empty for a hint, or if it was never raised."""
 
     @property
     def threatens(self) -> bool:

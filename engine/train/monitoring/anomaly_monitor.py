@@ -12,6 +12,7 @@ from ...core.anomaly.record import detector_record
 from ...core.anomaly.state import State
 from ...core.autopilot import calls_at_once
 from ...core.guard import NOTHING_PASSES, Limits
+from ...core.incidents import Incidents
 from ...core.meters import LossAverage, RecentNorms
 from ...core.recovery import RecoveryForecast
 from ...core.reports.row_losses import RowEvidence
@@ -58,6 +59,7 @@ class AnomalyMonitorState(msgspec.Struct, kw_only=True):
     """The last `ALERTS_KEPT` alerts, oldest first."""
     open: dict[str, str] = {}
     """Alerts without a verdict: id of the alert → public id in the journal and the report."""
+    incidents: Incidents = msgspec.field(default_factory=Incidents)
 
 
 class AnomalyMonitor:
@@ -92,17 +94,16 @@ class AnomalyMonitor:
         )
         self._usual: Limits | None = None
         """The limits by the records so far; None until they are asked for."""
-        self._alarms: set[str] = set()
-        """Open alerts that are alarms; the incident lasts as long as there are any."""
         self._asked_gradients = ""
         """Why the gradient flow of the next update is measured; empty if it is not."""
         self.ran_model = False
         """Whether the newest step had the model run once more, for the losses of its rows."""
 
     def restore(self, state: AnomalyMonitorState) -> None:
-        """Continue from a checkpoint's state; alerts that are open now stay open."""
+        """Continue from a checkpoint's state; open alerts stay open, and an incident goes on."""
         state.alerts = state.alerts[-ALERTS_KEPT:]
         state.open = self.state.open | state.open
+        state.incidents = self.state.incidents.or_saved(state.incidents)
         self._detector = Detector.over(state.detector)
         self.state = state
         self._usual = None
@@ -224,9 +225,12 @@ class AnomalyMonitor:
         way_back: FindWayBack,
     ) -> str:
         state = self.state
+        public_id = self._reporter.public_id(alert)
+        incident = state.incidents.join(alert, public_id)
+        alert = msgspec.structs.replace(alert, incident=incident)
         state.alerts = [*state.alerts, alert][-ALERTS_KEPT:]
         found = way_back(alert)
-        public_id = self._reporter.report(
+        self._reporter.report(
             alert,
             norms=state.norms,
             way_back=found.checkpoint,
@@ -236,20 +240,17 @@ class AnomalyMonitor:
             guard=refused,
         )
         state.open[alert.id] = public_id
-        if alert.severity == ALARM:
-            self._alarms.add(alert.id)
-            if not (self._reporter.names_modules or self._asked_gradients):
-                self._asked_gradients = f"after {public_id}"
+        measured = self._reporter.names_modules or self._asked_gradients
+        if alert.severity == ALARM and not measured:
+            self._asked_gradients = f"after {public_id}"
         return public_id
 
     def _resolve(self) -> list[RecoveryCall]:
         calls = []
         for verdict in self._detector.take_verdicts():
             public_id = self._close(verdict.id, verdict.verdict)
-            if verdict.id in self._alarms:
-                self._alarms.remove(verdict.id)
-                if not self._alarms:
-                    self._reporter.calm()
+            if self.state.incidents.judged(verdict.id):
+                self._reporter.calm()
             if verdict.verdict == "not recovered" and self._endangers(verdict.id):
                 calls.append(RecoveryCall(public_id, f"{verdict.id} has not recovered"))
         return calls
@@ -269,7 +270,7 @@ class AnomalyMonitor:
         for alert in list(self.state.open):
             if _step_of(alert) > to_step:
                 self._close(alert, "rolled back")
-                self._alarms.discard(alert)
+                self.state.incidents.undone(alert)
 
     def end(self) -> None:
         """Resolve the open alerts from the steps recorded so far, because the run ends."""

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 
 from ...core.anomaly import ALARM, WATCH, Alert
-from ...core.incidents import Incidents
 from ...core.meters import RecentNorms
 from ...core.recovery import RecoveryForecast
 from ...core.reports.anomaly_report import (
@@ -79,7 +78,6 @@ class AnomalyReporter:
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
         self._back_to = 0
-        self._incidents = Incidents()
         self._newest: tuple[str, AnomalyReport] | None = None
         """The newest alarm: public id and report."""
         self._beside: dict[str, AnomalyReport] = {}
@@ -189,8 +187,7 @@ class AnomalyReporter:
         self._beside.clear()
 
     def calm(self) -> None:
-        """End the incident: forget what was tried and which alarms wait for a rollback."""
-        self._incidents.end()
+        """Forget what was tried and which alarms wait for a rollback, because an incident ended."""
         self._rollbacks = 0
         self._tried.clear()
         self._beside.clear()
@@ -261,27 +258,24 @@ class AnomalyReporter:
         rows: StepRows | None = None,
         weighed: RowEvidence | None = None,
         guard: str = "",
-    ) -> str:
-        """Write an alert's report on rank 0, journal `AnomalyRaised`, and return the public id.
+    ) -> None:
+        """Write an alert's report on rank 0 and journal `AnomalyRaised`.
+
+        The report is named by the public id of the alert.
 
         Args:
-            alert: the alert.
+            alert: the alert, with its incident.
             norms: recent gradient norms.
             way_back: the checkpoint to return to; None if there is no good one.
             forecast: what the command `recover` would do.
             rows: the rows that the ranks trained on; None leaves samples out.
             weighed: what the losses of the rows say; None if they are not known.
             guard: why the guard refused the update of the step; empty if it was applied.
-
-        Returns:
-            The id of the alert, with the timeline added after a rollback; the report's file name.
         """
         evidence = self._evidence(norms, way_back, rows or StepRows(modules=self._modules()), guard)
         evidence = msgspec.structs.replace(evidence, recovery=forecast, rows=weighed)
-        timeline = self._event_log.timeline
-        public_id = alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
-        incident = self._incidents.join(alert, public_id)
-        report = msgspec.structs.replace(build_report(alert, evidence), incident=incident)
+        public_id = self.public_id(alert)
+        report = msgspec.structs.replace(build_report(alert, evidence), incident=alert.incident)
         if alert.severity == ALARM:
             if self._newest is not None and not self._newest[1].initiated:
                 self._beside[self._newest[0]] = self._newest[1]
@@ -289,7 +283,11 @@ class AnomalyReporter:
         if self._agreement.rank == 0:
             self._write(public_id, report)
         self._event_log.record(_raised(alert, public_id, report))
-        return public_id
+
+    def public_id(self, alert: Alert) -> str:
+        """Return the id of an alert in journal and reports: with the timeline after a rollback."""
+        timeline = self._event_log.timeline
+        return alert.id if timeline == 1 else f"{alert.id}-t{timeline}"
 
     def _evidence(
         self, norms: RecentNorms, way_back: Manifest | None, rows: StepRows, guard: str

@@ -152,7 +152,7 @@ class TrainingMonitor:
 
         All ranks call this together.
         """
-        return self._planner.way_back(self._anomalies.state.alerts)
+        return self._planner.way_back(self._anomalies.state)
 
     def recovery(self, anomaly: str, settings: RunSettings) -> Rollback:
         """Return the rollback that recovers from an anomaly; all ranks call this together.

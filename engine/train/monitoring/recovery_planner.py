@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from ...config.schema import PolicyConfig
-from ...core.anomaly import ALARM, INFO, INSTABILITY, Alert
+from ...core.anomaly import ALARM, INSTABILITY, Alert
 from ...core.autopilot import Autopilot
-from ...core.incidents import INCIDENT_STEPS
 from ...core.recovery import (
     RECOVERABLE,
     NoWayBack,
@@ -19,6 +18,7 @@ from ...core.recovery import (
     RecoveryForecast,
     RecoveryHistory,
     anomaly_named,
+    incident,
     plan_recovery,
 )
 from ...core.retention import good_checkpoint
@@ -112,35 +112,40 @@ class RecoveryPlanner:
         return (command, decision.reason) if decision.verdict == "act" else None
 
     def good_checkpoint(self, alert: Alert, alerts: Sequence[Alert]) -> Manifest | None:
-        """Return the newest good checkpoint before an alert and the warnings before it, or None.
+        """Return the newest good checkpoint before the incident of an alert, or None.
 
         Checkpoints that the guard has returned to by itself are left out.
         """
-        near = [
-            a
-            for a in alerts
-            if a.severity != INFO and not a.explained_by and alert.step - a.step <= INCIDENT_STEPS
-        ]
         return good_checkpoint(
             self._checkpoints.all(),
-            near or [alert],
+            incident(alerts, alert),
             timeline=self._event_log.timeline,
             exclude=self._returned_to,
         )
 
-    def way_back(self, alerts: Sequence[Alert]) -> Rollback | None:
+    def way_back(self, seen: AnomalyMonitorState) -> Rollback | None:
         """Return the guard's own rollback past the step just refused, or None if there is none.
 
         All ranks call this together and return rank 0's rollback.
+
+        Args:
+            seen: alerts and incidents of the anomaly monitor.
         """
-        wanted = self._plan_way_back(alerts) if self._agreement.rank == 0 else None
+        wanted = self._plan_way_back(seen) if self._agreement.rank == 0 else None
         shared = self._agreement.share(msgspec.msgpack.encode(wanted) if wanted else b"")
         return _rollbacks.decode(shared) if shared else None
 
-    def _plan_way_back(self, alerts: Sequence[Alert]) -> Rollback | None:
+    def _plan_way_back(self, seen: AnomalyMonitorState) -> Rollback | None:
         step = self._event_log.step
-        refused = Alert(id="guard", kind="nonfinite", severity=ALARM, step=step, headline="")
-        found = self.good_checkpoint(refused, alerts)
+        refused = Alert(
+            id="guard",
+            kind="nonfinite",
+            severity=ALARM,
+            step=step,
+            headline="",
+            incident=seen.incidents.at(step),
+        )
+        found = self.good_checkpoint(refused, seen.alerts)
         if found is None:
             return None
         self._returned_to.add(found.name)

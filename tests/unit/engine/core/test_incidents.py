@@ -43,8 +43,34 @@ def test_an_alarm_that_comes_back_after_a_rollback_has_the_same_cause() -> None:
 def test_after_the_end_of_an_incident_another_begins() -> None:
     incidents = Incidents()
     incidents.join(alert("spike", 100), "spike-100")
-    incidents.end()
-    assert incidents.join(alert("spike", 101), "spike-101") == "spike-101"
+    incidents.join(alert("divergence", 103), "divergence-103")
+    assert not incidents.judged("spike-100")
+    assert incidents.at(104) == "spike-100"
+    assert incidents.judged("divergence-103")
+    assert incidents.at(104) == ""
+    assert incidents.join(alert("spike", 104), "spike-104") == "spike-104"
+
+
+def test_a_verdict_on_what_is_no_alarm_ends_nothing() -> None:
+    incidents = Incidents()
+    incidents.join(alert("spike", 100, WATCH), "spike-100")
+    assert not incidents.judged("spike-100")
+    assert incidents.at(104) == "spike-100"
+
+
+def test_an_alarm_that_was_undone_is_not_waited_for() -> None:
+    incidents = Incidents()
+    incidents.join(alert("spike", 80), "spike-80")
+    incidents.join(alert("spike", 100), "spike-100")
+    incidents.undone("spike-100")
+    assert incidents.at(90) == "spike-80"
+    assert incidents.judged("spike-80")
+
+
+def test_an_incident_of_this_process_stands_before_a_saved_one() -> None:
+    going, saved = Incidents(newest="spike-100", step=100), Incidents(newest="spike-80", step=80)
+    assert going.or_saved(saved).at(90) == "spike-100"
+    assert Incidents().or_saved(saved).at(90) == "spike-80"
 
 
 @pytest.mark.parametrize("kind", ["throughput_drop", "vram_leak", "straggler"])

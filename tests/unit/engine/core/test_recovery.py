@@ -24,8 +24,11 @@ from fttui.engine.run.checkpoint_store import Manifest
 NOW = RecoveryContext(step=130, timeline=1, lr_scale=1.0, clip=1.0, norm_high=0.8)
 
 
-def signal(step: int, kind: str = "divergence", severity: str = "alarm") -> Alert:
-    return Alert(id=f"{kind}-{step}", kind=kind, severity=severity, step=step, headline="")
+def signal(
+    step: int, kind: str = "divergence", severity: str = "alarm", incident: str = "one"
+) -> Alert:
+    name = f"{kind}-{step}"
+    return Alert(id=name, kind=kind, severity=severity, step=step, headline="", incident=incident)
 
 
 def manifest(step: int, *, good: bool = True) -> Manifest:
@@ -44,9 +47,26 @@ def test_it_goes_back_to_before_the_first_sign_past_the_data_at_half_the_rate() 
     assert attempt.describe() == "rollback step-000080 lr=0.5 clip=0.8 skip=65"
 
 
-def test_signals_belong_together_while_each_is_near_the_next() -> None:
-    alerts = [signal(10), signal(70, severity="watch"), signal(110, severity="info"), signal(112)]
-    assert [a.step for a in incident(alerts, alerts[-1])] == [70, 112]
+def test_what_threatens_the_weights_belongs_to_the_incident_it_was_raised_in() -> None:
+    alerts = [
+        signal(10),
+        signal(70, severity="watch"),
+        signal(80, incident="another"),
+        signal(110, severity="info"),
+        signal(112),
+        signal(120),
+    ]
+    assert [a.step for a in incident(alerts, alerts[4])] == [10, 70, 112]
+
+
+def test_an_incident_that_is_over_does_not_pass_over_the_checkpoints_after_it() -> None:
+    alerts = [signal(85, "grad_explosion", incident="over"), signal(125)]
+    assert plan_recovery(alerts[-1], alerts, SAVED, RecoveryHistory(), NOW).step == 100
+
+
+def test_alerts_whose_incident_is_unknown_belong_to_none() -> None:
+    alerts = [signal(100, incident=""), signal(105, incident="")]
+    assert incident(alerts, alerts[1]) == [alerts[1]]
 
 
 def test_a_clip_that_bites_already_is_halved() -> None:
@@ -199,12 +219,6 @@ def test_a_name_that_means_no_such_alert_is_refused(name: str) -> None:
     alerts = [signal(5), signal(7, "plateau", "info")]
     with pytest.raises(NoWayBack, match=f"no anomaly '{name}' on this timeline"):
         anomaly_named(alerts, name)
-
-
-@pytest.mark.parametrize(("apart", "together"), [(50, True), (51, False)])
-def test_signals_fifty_steps_apart_belong_together(apart: int, together: bool) -> None:
-    alerts = [signal(200 - apart), signal(200), signal(230)]
-    assert [a.step for a in incident(alerts, alerts[1])] == [200 - apart] * together + [200]
 
 
 @pytest.mark.parametrize(

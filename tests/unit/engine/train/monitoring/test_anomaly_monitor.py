@@ -157,7 +157,8 @@ def test_a_verdict_on_no_alarm_does_not_end_an_incident(scene: Scene) -> None:
 
 def test_the_report_names_the_checkpoint_to_return_to(scene: Scene) -> None:
     scene.target = checkpoint(scene.run, 80)
-    first, second = alert("grad_explosion", 99, WATCH), alert("spike", 100)
+    first = alert("grad_explosion", 99, WATCH, incident="grad_explosion-99")
+    second = alert("spike", 100, incident="grad_explosion-99")
     scene.step(first)
     scene.step(second)
     assert scene.asked_back == [(first, [first]), (second, [first, second])]

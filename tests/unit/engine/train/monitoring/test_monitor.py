@@ -53,6 +53,7 @@ KEYS = [
     "norms",
     "alerts",
     "open",
+    "incidents",
     "recoveries",
     "autopilot",
     "eval_loss",
@@ -170,8 +171,9 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
     state = scene.monitor.state()
     detector = state.pop("detector")
     assert state == {
-        **{key: OLD[key] for key in KEYS if key != "detector"},
-        "alerts": [{**one, "explained_by": ""} for one in OLD["alerts"]],
+        **{key: OLD[key] for key in KEYS if key not in ("detector", "incidents")},
+        "incidents": {"newest": "", "step": 0, "odd": "", "odd_step": 0, "alarms": []},
+        "alerts": [{**one, "explained_by": "", "incident": ""} for one in OLD["alerts"]],
         "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0, "refused_at": 42},
     }
     assert detector["last_step"] == 50
@@ -242,6 +244,38 @@ def test_without_a_refused_update_a_recovery_passes_the_anomaly(scene: Scene) ->
     checkpoint(scene.run, 40)
     scene.step(alert("spike", 51))
     assert scene.monitor.recovery("", RunSettings()).skip == 51 - 40 + 20
+
+
+def test_a_recovery_passes_over_nothing_that_an_incident_before_it_has_spoilt(
+    scene: Scene,
+) -> None:
+    for step in (10, 40):
+        checkpoint(scene.run, step)
+    scene.log.at = 19
+    scene.step(alert("grad_explosion", 20))
+    scene.log.at = 39
+    scene.detector.verdicts = [verdict("grad_explosion-20", "recovered")]
+    scene.step()
+    scene.log.at = 41
+    scene.step(alert("spike", 42))
+    assert [e.incident for e in scene.log.of(AnomalyRaised)] == ["grad_explosion-20", "spike-42"]
+    assert scene.monitor.recovery("", RunSettings()).checkpoint == "step-40"
+
+
+def test_a_recovery_goes_back_before_an_alarm_that_a_resumed_run_still_waits_for(
+    scene: Scene, tmp_path: Path
+) -> None:
+    scene.step(alert("spike", 51))
+    saved = scene.monitor.state()
+    (tmp_path / "resumed").mkdir()
+    resumed = Scene(tmp_path / "resumed")
+    for step in (40, 80):
+        checkpoint(resumed.run, step)
+    resumed.monitor.restore(saved)
+    resumed.log.at = 89
+    resumed.monitor.follow([alert("divergence", 90)], seen(), RunSettings())
+    assert [e.incident for e in resumed.log.of(AnomalyRaised)] == ["spike-51"]
+    assert resumed.monitor.recovery("", RunSettings()).checkpoint == "step-40"
 
 
 def test_the_guard_s_way_back_considers_earlier_warnings(scene: Scene) -> None:

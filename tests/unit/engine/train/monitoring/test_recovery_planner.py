@@ -120,7 +120,11 @@ def test_the_newest_call_is_decided_on(tmp_path: Path) -> None:
 
 
 def test_a_recovery_goes_back_before_the_first_warning(tmp_path: Path) -> None:
-    scene = Scene(tmp_path, alert("grad_explosion", 95, WATCH), alert("spike", 100))
+    scene = Scene(
+        tmp_path,
+        alert("grad_explosion", 95, WATCH, incident="one"),
+        alert("spike", 100, incident="one"),
+    )
     for step in (60, 80, 96):
         checkpoint(scene.run, step)
     scene.seen.norms.push(0.8)
@@ -211,9 +215,9 @@ def test_the_guard_goes_back_past_the_refused_step_and_never_twice_to_one(tmp_pa
     scene = Scene(tmp_path)
     for step in (60, 80):
         checkpoint(scene.run, step)
-    assert scene.planner.way_back([]) == Rollback(checkpoint="step-80", skip=40)
-    assert scene.planner.way_back([]) == Rollback(checkpoint="step-60", skip=60)
-    assert scene.planner.way_back([]) is None
+    assert scene.planner.way_back(scene.seen) == Rollback(checkpoint="step-80", skip=40)
+    assert scene.planner.way_back(scene.seen) == Rollback(checkpoint="step-60", skip=60)
+    assert scene.planner.way_back(scene.seen) is None
     assert scene.ranks.shared[-1] == b""
     assert len(scene.ranks.shared) == 3
 
@@ -223,8 +227,8 @@ def test_other_ranks_get_the_guard_s_way_back_from_rank_0(tmp_path: Path) -> Non
     shared = [msgspec.msgpack.encode(Rollback(checkpoint="step-7", skip=3)), b""]
     planner = scene.new_planner(Ranks(1, shared))
     checkpoint(scene.run, 80)
-    assert planner.way_back([]) == Rollback(checkpoint="step-7", skip=3)
-    assert planner.way_back([]) is None
+    assert planner.way_back(scene.seen) == Rollback(checkpoint="step-7", skip=3)
+    assert planner.way_back(scene.seen) is None
     found = planner.good_checkpoint(alert("spike", 120), [])
     assert found is not None
     assert found.name == "step-80"
@@ -233,22 +237,35 @@ def test_other_ranks_get_the_guard_s_way_back_from_rank_0(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("warning", "target"),
     [
-        (alert("spike", 70, WATCH), "step-60"),
-        (alert("spike", 69, WATCH), "step-100"),
-        (alert("spike", 100, INFO), "step-100"),
-        (alert("plateau", 100, WATCH), "step-80"),
+        (alert("spike", 70, WATCH, incident="one"), "step-60"),
+        (alert("spike", 70, WATCH, incident="another"), "step-100"),
+        (alert("spike", 100, INFO, incident="one"), "step-100"),
+        (alert("plateau", 100, WATCH, incident="one"), "step-100"),
     ],
 )
-def test_warnings_of_the_last_fifty_steps_move_the_way_back(
+def test_warnings_of_the_same_incident_move_the_way_back(
     tmp_path: Path, warning: Alert, target: str
 ) -> None:
     scene = Scene(tmp_path)
     for step in (60, 80, 100, 120):
         checkpoint(scene.run, step)
-    own = alert("nonfinite", 120)
+    own = alert("nonfinite", 120, incident="one")
     found = scene.planner.good_checkpoint(own, [warning, own])
     assert found is not None
     assert found.name == target
+
+
+@pytest.mark.parametrize(("at", "target"), [(70, "step-60"), (69, "step-100")])
+def test_the_guard_goes_back_before_the_incident_that_goes_on(
+    tmp_path: Path, at: int, target: str
+) -> None:
+    scene = Scene(tmp_path, alert("spike", at, incident=f"spike-{at}"))
+    for step in (60, 80, 100):
+        checkpoint(scene.run, step)
+    scene.seen.incidents.join(scene.seen.alerts[0], f"spike-{at}")
+    found = scene.planner.way_back(scene.seen)
+    assert found is not None
+    assert found.checkpoint == target
 
 
 def test_a_way_back_stays_on_this_timeline_and_those_it_grew_from(tmp_path: Path) -> None:
