@@ -11,16 +11,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import msgspec
-
-from ..config.sections.outward import AgentsConfig
-from ..config.yaml_tree import parse_yaml
 from ..errors import FttuiError
 from ..run.control_log import ControlWriter
 from ..run.folder.links import require_plain
-from ..run.folder.open_folder import read_plain
 from ..run.journal import JournalLocked
 from ..run.known_runs import remember_run
 from ..run.processes.left_over_sockets import clear_left_over
@@ -33,11 +27,11 @@ from ..run.processes.marks import (
     write_mark,
 )
 from ..run.processes.ownership import require_own_process
-from ..run.run_dir import SMALL_FILE_BYTES, RunDirectory
+from ..run.run_dir import RunDirectory
+from .run_settings import idle_seconds
 from .server import Hub
 from .sockets import HubSockets
 
-_DEFAULT_IDLE_S = 600.0
 _ANNOUNCE_EVERY_S = 2.0
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
 """Limit of the hub's address space, which protects the memory of the host: libzmq aborts a hub that
@@ -107,7 +101,7 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
     _forget_endpoint(run)
     sockets = HubSockets(folder := runtime_folder(run))
     try:
-        hub = Hub(run, control, sockets, idle_seconds(run), agent_limits(run))
+        hub = Hub(run, control, sockets, idle_seconds(run))
         me = ProcessMark.current()
         endpoint = Endpoint(
             pid=me.pid, started=me.started, identity=me.identity, folder=str(folder)
@@ -190,34 +184,6 @@ def _bound_resources() -> None:
     _, ceiling = resource.getrlimit(resource.RLIMIT_AS)
     if ceiling == resource.RLIM_INFINITY:
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE_BYTES, ceiling))
-
-
-def idle_seconds(run: RunDirectory) -> float:
-    """Return `hub.idle_s` of the run's configuration; 600 if the configuration cannot be read."""
-    try:
-        return float(_section(run, "hub")["idle_s"])
-    except (OSError, FttuiError, KeyError, TypeError, ValueError):
-        return _DEFAULT_IDLE_S
-
-
-def agent_limits(run: RunDirectory) -> AgentsConfig:
-    """Return `agents` of the run's configuration.
-
-    The defaults if an older version wrote the configuration, which then lacks the section; agents
-    may only read if the section cannot be read.
-    """
-    try:
-        return msgspec.convert(_section(run, "agents"), AgentsConfig)
-    except KeyError:
-        return AgentsConfig()
-    except (OSError, FttuiError, TypeError, ValueError) as error:
-        _log.error("the limits of agents cannot be read, so agents may only read: %s", error)
-        return AgentsConfig(allow="read")
-
-
-def _section(run: RunDirectory, name: str) -> Any:
-    text = read_plain(run.config, SMALL_FILE_BYTES).decode()
-    return parse_yaml(text, run.config.name, []).plain()[name]
 
 
 if __name__ == "__main__":

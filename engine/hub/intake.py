@@ -118,6 +118,10 @@ class Intake:
         """
         return self._accepted + self._recorded
 
+    def limit_agents(self, agents: AgentsConfig) -> None:
+        """Keep agents within these limits from now on, such as those of a resumed run."""
+        self._limits = AgentLimits(agents)
+
     def observe(self, payload: bytes) -> None:
         """Advance the settings generation if an encoded record reports a change of settings.
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
-from ..config.sections.outward import AgentsConfig
 from ..protocol.codec import (
     BEAT_TOPIC,
     EVENT_TOPIC,
@@ -50,6 +49,7 @@ from .file_requests import answer_from_folder
 from .intake import ClockReading, Intake
 from .journal_index import JournalIndex
 from .live_status import LiveStatus
+from .run_settings import agent_limits
 from .sockets import HubSockets
 from .unknown_names import why_unknown
 from .viewers import Viewer, Viewers
@@ -84,7 +84,6 @@ class Hub:
         control: ControlWriter,
         sockets: HubSockets,
         idle_s: float,
-        agents: AgentsConfig = AgentsConfig(),  # noqa: B008 - frozen
     ) -> None:
         self._run = run
         self._sockets = sockets
@@ -92,7 +91,7 @@ class Hub:
         self._index = JournalIndex(run.journal)
         self._status = LiveStatus()
         self._control = control
-        self._intake = Intake(control, run.resume_hint, agents)
+        self._intake = Intake(control, run.resume_hint, agent_limits(run))
         self._viewers = Viewers(time.monotonic())
         self._copies = CopyList(run)
         self._next_beat = 0.0
@@ -142,10 +141,12 @@ class Hub:
             self._sockets.publish(EVENT_TOPIC, payload)
 
     def _observe(self, records: list[bytes]) -> None:
-        generation = self._intake.generation
+        generation, incarnation = self._intake.generation, self._status.incarnation
         for payload in records:
             self._status.add(payload)
             self._intake.observe(payload)
+        if self._status.incarnation != incarnation:
+            self._intake.limit_agents(agent_limits(self._run))
         if self._intake.generation != generation:
             # Until viewers know it, each relative change of theirs is refused.
             self._next_beat = 0.0
@@ -207,13 +208,9 @@ class Hub:
         self._sockets.reply(connection, encode(reply))
 
     def _answer(self, connection: bytes, message: AnyClientMessage) -> AnyHubMessage:
-        viewer = self._viewers.refresh(connection, time.monotonic())
-        if viewer is not None and viewer.read_only:
-            match message:
-                case SubmitCommand(ref=ref, id=id_):
-                    return Rejected(ref=ref, id=id_, reason="this viewer is read-only")
-                case TakeControl(ref=ref):
-                    return Refused(ref=ref, reason="this viewer is read-only")
+        self._viewers.refresh(connection, time.monotonic())
+        if (refusal := self._why_watching(connection, message)) is not None:
+            return refusal
         reply: AnyHubMessage
         match message:
             case Hello():
@@ -229,6 +226,17 @@ class Hub:
             case Ping(ref=ref):
                 reply = Pong(ref=ref)
         return reply
+
+    def _why_watching(self, connection: bytes, message: AnyClientMessage) -> AnyHubMessage | None:
+        """Return the refusal of a read-only viewer's command; None for any other message."""
+        if not isinstance(message, SubmitCommand | TakeControl | ReleaseControl):
+            return None
+        if not self._viewers.only_watches(connection, message.viewer):
+            return None
+        reason = "this viewer is read-only"
+        if isinstance(message, SubmitCommand):
+            return Rejected(ref=message.ref, id=message.id, reason=reason)
+        return Refused(ref=message.ref, reason=reason)
 
     def _hand_over(self, message: TakeControl | ReleaseControl) -> ControlGiven:
         if isinstance(message, TakeControl):

@@ -82,12 +82,12 @@ class EngineDouble:
             payloads.append(encode(record))
         self.journal.append(*payloads)
 
-    def start(self) -> None:
+    def start(self, incarnation: int = 1) -> None:
         self.mark()
         self.emit(
             RunStarted(
                 name="double",
-                incarnation=1,
+                incarnation=incarnation,
                 pid=ProcessMark.current().pid,
                 host="here",
                 world_size=1,

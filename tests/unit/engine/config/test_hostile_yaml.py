@@ -10,7 +10,7 @@ import pytest
 from fttui.engine.config.load import load_config, parse_resolved
 from fttui.engine.config.yaml_tree import MOST_BYTES, MOST_DEPTH, MOST_VALUES, parse_yaml
 from fttui.engine.errors import ConfigError
-from fttui.engine.hub.__main__ import idle_seconds
+from fttui.engine.hub.run_settings import agent_limits, idle_seconds
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.tui.connection.config_info import config_view
 from tests.support.engine_double import make_run
@@ -60,6 +60,7 @@ def test_a_trap_ends_soon_everywhere(trap: str, tmp_path: Path) -> None:
     run = make_run(tmp_path / "runs")
     run.write(run.config, text.encode())
     assert idle_seconds(run) == 600.0
+    assert agent_limits(run).allow == "read"
 
 
 def test_a_file_of_100_megabytes_is_not_read(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from fttui.engine.hub import live_status
 from fttui.engine.hub.live_status import LiveStatus
-from fttui.engine.hub.viewers import SILENT_S, Viewer, Viewers
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import AnyEvent, LogEmitted, Record, RunEnded, RunStarted
 from fttui.engine.protocol.events import StateChanged as Moved
@@ -77,30 +76,6 @@ def test_a_log_line_that_names_an_event_is_no_event() -> None:
     status.add(b"RunEnded garbage")
     status.update_engine(engine())
     assert status.state is RunState.RUNNING
-
-
-def viewer(id_: str, heard: float) -> Viewer:
-    return Viewer(id=id_, issuer=id_, read_only=False, last_message_at=heard)
-
-
-def test_a_viewer_that_reconnects_is_counted_once() -> None:
-    viewers = Viewers(0.0)
-    viewers.welcome(b"1", viewer("ann", 1.0))
-    viewers.welcome(b"2", viewer("bob", 1.0))
-    viewers.welcome(b"3", viewer("ann", 2.0))
-    assert len(viewers) == 2
-    assert viewers.refresh(b"1", 3.0) is None
-    assert viewers.last_message_at == 2.0
-
-
-def test_a_silent_viewer_is_forgotten_and_a_heard_one_is_not() -> None:
-    viewers = Viewers(0.0)
-    viewers.welcome(b"1", viewer("ann", 0.0))
-    viewers.welcome(b"2", viewer("bob", 0.0))
-    viewers.refresh(b"2", SILENT_S)
-    assert viewers.drop_silent(SILENT_S + 1) == ["ann"]
-    assert len(viewers) == 1
-    assert viewers.last_message_at == SILENT_S
 
 
 def test_only_lifecycle_events_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:

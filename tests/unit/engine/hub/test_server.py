@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,20 @@ from typing import Any
 import pytest
 
 from fttui.engine.hub.server import ErrorCounts, Hub
-from fttui.engine.protocol.codec import decode_hub, encode
-from fttui.engine.protocol.commands import Recover, Rollback, Stop
-from fttui.engine.protocol.requests import Accepted, Ping, Pong, Refused, Rejected, SubmitCommand
+from fttui.engine.hub.viewers import SILENT_S
+from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, encode
+from fttui.engine.protocol.commands import Recover, Rollback, ScaleLr, Stop
+from fttui.engine.protocol.requests import (
+    Accepted,
+    Hello,
+    Ping,
+    Pong,
+    Refused,
+    Rejected,
+    ReleaseControl,
+    SubmitCommand,
+    TakeControl,
+)
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.journal import JournalLocked
 from tests.support.engine_double import EngineDouble, make_run
@@ -71,6 +83,53 @@ def test_a_command_that_names_what_the_run_lacks_is_rejected(
     assert isinstance(reply, Rejected)
     assert "; existing " in reply.reason
     assert [entry.rejected for entry in control.entries] == [reply.reason]
+    control.close()
+
+
+def test_a_read_only_viewer_sends_nothing_after_a_long_silence(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    EngineDouble(run).start()
+    control = ControlWriter(run)
+    hub = Hub(run, control, Loopback(), 600.0)
+    greeting = Hello(ref=1, version=PROTOCOL_VERSION, viewer="eve", issuer="eve", read_only=True)
+    hub._answer(b"eve", greeting)
+    hub._viewers.drop_silent(time.monotonic() + SILENT_S + 1)
+    halve = SubmitCommand(ref=2, id="c1", command=ScaleLr(factor=0.5), viewer="eve", issuer="eve")
+    assert isinstance(hub._answer(b"eve", halve), Rejected)
+    for asked in (
+        TakeControl(ref=3, viewer="eve", issuer="eve"),
+        ReleaseControl(ref=4, viewer="ann"),
+    ):
+        assert isinstance(hub._answer(b"eve", asked), Refused)
+    assert control.entries == []
+    control.close()
+
+
+def test_the_limits_of_agents_are_those_of_the_newest_start(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    engine = EngineDouble(run)
+    engine.start()
+    control = ControlWriter(run)
+    hub = Hub(run, control, Loopback(), 600.0)
+
+    def sent(id_: str) -> object:
+        halve = ScaleLr(factor=0.5)
+        message = SubmitCommand(
+            ref=1, id=id_, command=halve, viewer="bot", issuer="bot", agent="act"
+        )
+        return hub._answer(b"bot", message)
+
+    assert isinstance(sent("c1"), Accepted), "an older configuration lacks the section"
+    run.write(run.config, b"agents: {allow: read}\n")
+    engine.start(incarnation=2)
+    refused = sent("c2")
+    assert isinstance(refused, Rejected)
+    assert "agents.allow" in refused.reason
+    run.write(run.config, b"agents: {per_hour: 1}\n")
+    engine.start(incarnation=3)
+    refused = sent("c3")
+    assert isinstance(refused, Rejected)
+    assert "agents.per_hour" in refused.reason
     control.close()
 
 
