@@ -439,7 +439,10 @@ def _arguments(command: AnyCommand) -> list[str]:
                 *(f"{key}={_word(value)}" for key, value in options.items() if value is not None),
             ]
         case SetPolicy(nonfinite=what, autopilot=mode):
-            return ["nonfinite", what] if what else ["autopilot", mode or ""]
+            parts = {"nonfinite": what, "autopilot": mode}
+            return [
+                word for name, value in parts.items() if value is not None for word in (name, value)
+            ]
         case Pause() | Stop():
             return [_FLAGS.get(command, "")]
         case _:

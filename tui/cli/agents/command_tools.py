@@ -35,7 +35,12 @@ RUN_ARGUMENT = {
     "type": "string",
     "description": "name of the run, a unique beginning of it, or its folder",
 }
-_REASON = {"type": "string", "minLength": 1, "description": "why, for the journal and the person"}
+_REASON = {
+    "type": "string",
+    "pattern": r"\S",
+    "description": "why, for the journal and the person; it must not be blank",
+}
+_IF_MEANT = "; go there in smaller steps, or tell the person, who can set it"
 _PROPOSE = {
     "type": "boolean",
     "default": False,
@@ -83,22 +88,21 @@ class CommandTool:
     def read(self, arguments: dict[str, Any]) -> tuple[TrainingCommand, str, bool]:
         """Return the command, the reason, and whether to propose it.
 
+        Args:
+            arguments: arguments that the input schema allows.
+
         Raises:
-            ConfigError: an argument is missing, unknown or invalid.
+            ConfigError: they make no command that could be typed.
         """
-        schema = self.input_schema
-        if unknown := sorted(set(arguments) - set(schema["properties"])):
-            raise ConfigError(f"{self.name}: unknown arguments: {', '.join(unknown)}")
-        reason = arguments.get("reason")
-        if not isinstance(reason, str) or not reason.strip():
-            raise ConfigError(f"{self.name}: needs a reason, for the journal and the person")
         own = {k: v for k, v in arguments.items() if k not in {"run", "reason", "propose"}}
-        proposes = self.only_proposed or arguments.get("propose") is True
-        return self._command(own), reason, proposes
+        proposes = self.only_proposed or arguments.get("propose", False)
+        return self._command(own), arguments["reason"], proposes
 
     def _command(self, own: dict[str, Any]) -> TrainingCommand:
         kind = self.spec.command
         try:
+            if not own:  # then it is the verb alone, so that what is left out is never guessed
+                parse_command(self.spec.verb.split())
             made = msgspec.convert({"k": kind.__struct_config__.tag, **own}, kind)
             parse_command(describe_command(made).split())  # type: ignore[arg-type]  # of the table
         except (msgspec.ValidationError, CommandError) as error:
@@ -136,7 +140,7 @@ def send(
     """
     command, reason, proposes = tool.read(arguments)
     require_engine(run)
-    require_confirmed(command, learning_rate(run), way_out="")
+    require_confirmed(command, learning_rate(run), way_out=_IF_MEANT)
     session = LocalSession(run, one_shot=True, agent="propose" if proposes else tool.mode)
     session.issuer = f"agent {client} of {issuer()}"
     sent: AnyCommand = Propose(command=command) if proposes else command

@@ -87,7 +87,7 @@ def _server(root: Path, mode: AgentMode | None) -> Server[Any]:
         try:
             found = await _call(root, commands, params.name, params.arguments or {}, client)
             text, failed = json.dumps(found, ensure_ascii=False, allow_nan=False), False
-        except FttuiError as error:
+        except (FttuiError, OSError) as error:
             text, failed = str(error), True
         content = types.TextContent(type="text", text=text)
         return types.CallToolResult(content=[content], is_error=failed)
@@ -139,38 +139,21 @@ async def _call(
     arguments: dict[str, Any],
     client: str,
 ) -> Any:
+    from .arguments import require_valid
     from .command_tools import send
     from .run_tools import LIST_SCHEMA, READ_TOOLS, listed
 
+    reading = READ_TOOLS.get(name)
     if name == "list_runs":
-        _require_known(name, arguments, LIST_SCHEMA)
-        return await asyncio.to_thread(listed, root, int(arguments.get("limit", 20)))
-    if name not in READ_TOOLS and name not in commands:
+        schema = LIST_SCHEMA
+    elif reading is not None or name in commands:
+        schema = (reading or commands[name]).input_schema
+    else:
         raise ConfigError(f"there is no tool {name} in this mode")
-    wanted = arguments.get("run")
-    if not isinstance(wanted, str) or not wanted:
-        raise ConfigError(f"{name}: needs the name of a run; list_runs has them")
-    run = await asyncio.to_thread(find_run, root, wanted)
-    if name in READ_TOOLS:
-        _require_known(name, arguments, READ_TOOLS[name].input_schema)
-        return await READ_TOOLS[name].call(run, arguments)
+    require_valid(name, arguments, schema)
+    if name == "list_runs":
+        return await asyncio.to_thread(listed, root, arguments.get("limit", 20))
+    run = await asyncio.to_thread(find_run, root, arguments["run"])
+    if reading is not None:
+        return await reading.call(run, arguments)
     return await asyncio.to_thread(partial(send, run, commands[name], arguments, client))
-
-
-def _require_known(name: str, arguments: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Refuse arguments that the schema of a tool does not have, or of another type.
-
-    Raises:
-        ConfigError: an argument is unknown or of another type.
-    """
-    types = {"string": str, "integer": int, "array": list}
-    for key, value in arguments.items():
-        known = schema["properties"].get(key)
-        if known is None:
-            raise ConfigError(f"{name}: unknown argument {key}")
-        if not isinstance(value, types[known["type"]]) or isinstance(value, bool):
-            raise ConfigError(f"{name}: {key} must be of type {known['type']}, got {value!r}")
-        if known["type"] == "integer" and not known["minimum"] <= value <= known.get(
-            "maximum", value
-        ):
-            raise ConfigError(f"{name}: {key} must be {known['minimum']} or more, got {value}")

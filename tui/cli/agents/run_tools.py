@@ -167,8 +167,8 @@ async def _get_metrics(run: RunDirectory, arguments: dict[str, Any]) -> Any:
     view = await _view(run)
     known = metrics_of(view)
     names = arguments.get("names") or [name for name in _METRICS if name in known]
-    points = min(MOST_POINTS, int(arguments.get("points", POINTS)))
-    first, last = int(arguments.get("first_step", 0)), arguments.get("last_step", math.inf)
+    points = arguments.get("points", POINTS)
+    first, last = arguments.get("first_step", 0), arguments.get("last_step", math.inf)
     found = {name: curve(view, name, first, last, points) for name in names}
     if missing := [name for name, rows in found.items() if rows is None]:
         existing = ", ".join(known) or "none, because no step is finished yet"
@@ -190,7 +190,7 @@ async def _get_report(run: RunDirectory, arguments: dict[str, Any]) -> Any:
 
 
 async def _get_samples(run: RunDirectory, arguments: dict[str, Any]) -> Any:
-    samples = (await _view(run)).samples[-int(arguments.get("limit", 10)) :]
+    samples = (await _view(run)).samples[-arguments.get("limit", 10) :]
     return [{"step": s.step, "prompt": s.prompt, "text": s.text} for s in samples]
 
 
@@ -200,7 +200,7 @@ async def _get_config(run: RunDirectory, arguments: dict[str, Any]) -> Any:
 
 
 async def _get_log(run: RunDirectory, arguments: dict[str, Any]) -> Any:
-    lines = (await _view(run)).log[-int(arguments.get("limit", 50)) :]
+    lines = (await _view(run)).log[-arguments.get("limit", 50) :]
     return [{"time": line.time, "level": line.level, "text": line.text} for line in lines]
 
 

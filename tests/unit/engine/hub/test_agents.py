@@ -120,6 +120,14 @@ def test_what_a_person_decides_can_only_be_proposed(text: str) -> None:
     hub.propose(command)
 
 
+@pytest.mark.parametrize("mode", ["skip", ""])
+def test_no_command_does_more_than_its_text_says(mode: str) -> None:
+    hidden = SetPolicy(nonfinite=mode, autopilot="act")
+    hub = Hub()
+    assert "expected nonfinite" in hub.send(Propose(command=hidden), agent="propose")
+    assert "expected nonfinite" in hub.send(hidden)
+
+
 @pytest.mark.parametrize("mode", ["propose", "act"])
 def test_no_agent_confirms_declines_or_takes_control(mode: Literal["propose", "act"]) -> None:
     hub = Hub()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,11 +14,14 @@ from fttui.engine.protocol.commands import AnyCommand, Stop, TrainingCommand, sp
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.protocol.settings import AgentMode
 from fttui.tui.cli.agents.command_tools import CommandTool, command_tools
+from fttui.tui.cli.agents.mcp import _call
 from fttui.tui.cli.agents.run_tools import curve, number
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
 from tests.contract.examples import record
 from tests.contract.test_commands import EXAMPLES
+
+pytest.importorskip("jsonschema")
 
 TRAINING = [c for c in EXAMPLES if isinstance(c, TrainingCommand)]
 
@@ -50,11 +54,10 @@ def test_a_call_gives_the_command_that_its_arguments_describe(command: AnyComman
 @pytest.mark.parametrize(
     ("name", "wrong", "said"),
     [
-        ("lr_scale", {}, "factor"),
         ("lr_scale", {"factor": 0}, "must be > 0"),
-        ("lr_scale", {"factor": "half"}, "float"),
-        ("lr_scale", {"factor": 0.5, "step": 3}, "unknown arguments: step"),
-        ("lr_scale", {"factor": 0.5, "reason": " "}, "needs a reason"),
+        ("clip", {}, "needs VALUE, pNN or off"),
+        ("policy", {}, "expected nonfinite"),
+        ("policy", {"nonfinite": "halt", "autopilot": "act"}, "expected nonfinite"),
         ("policy", {"autopilot": "always"}, "expected nonfinite"),
         ("rollback", {"checkpoint": "last", "skip": -1}, "skip"),
     ],
@@ -62,6 +65,32 @@ def test_a_call_gives_the_command_that_its_arguments_describe(command: AnyComman
 def test_a_wrong_call_says_what_is_wrong(name: str, wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         command_tools("act")[name].read({"run": "r", "reason": "why", **wrong})
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("lr_scale", {}, "factor"),
+        ("lr_scale", {"factor": "half"}, "factor: 'half'"),
+        ("lr_scale", {"factor": True}, "factor: True"),
+        ("lr_scale", {"factor": 0.5, "step": 3}, "step"),
+        ("lr_scale", {"factor": 0.5, "reason": " "}, "reason"),
+        ("lr_scale", {"factor": 0.5, "propose": "true"}, "propose: 'true'"),
+        ("get_metrics", {"names": [1]}, "names: 0: 1"),
+        ("get_metrics", {"names": "loss"}, "names: 'loss'"),
+        ("get_metrics", {"points": 5000}, "points: 5000 is greater than the maximum of 1000"),
+        ("get_metrics", {"first_step": -1}, "first_step: -1"),
+        ("show_run", {"run": None}, "run: None"),
+        ("list_runs", {"run": "r"}, "run"),
+        ("no_tool", {}, "no tool no_tool"),
+    ],
+)
+async def test_a_call_that_no_schema_allows_reaches_no_run(
+    tmp_path: Path, name: str, wrong: dict[str, Any], said: str
+) -> None:
+    given = {"run": "r", **({"reason": "why"} if name == "lr_scale" else {}), **wrong}
+    with pytest.raises(ConfigError, match=said):
+        await _call(tmp_path, command_tools("act"), name, given, "a client")
 
 
 def test_a_tool_that_loses_work_says_so_unless_it_only_proposes() -> None:
