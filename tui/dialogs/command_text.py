@@ -27,11 +27,15 @@ from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.states import RunState
 
 from ..text import format as fmt
+from ..text.control_characters import one_line
 from ..view_model.app_state import AppState
 from ..view_model.incidents.alarm import Anomaly
 from ..view_model.incidents.incident import Incident
 from ..view_model.run_view import RunView
 from .command_cost import consequence
+
+_LONGEST = 240
+"""Most characters of a text of a program in a dialog: three or four lines of 80 columns."""
 
 
 def name_of(command: AnyCommand) -> str:
@@ -39,6 +43,15 @@ def name_of(command: AnyCommand) -> str:
     if command == Stop(save=False):
         return "stop without a checkpoint"
     return spec_of(command).name
+
+
+def shortened(text: str) -> str:
+    """Return a text that a program wrote on one line; of a long one the beginning and the length.
+
+    A dialog does not scroll, so that its answers would lie below the screen.
+    """
+    line = one_line(text)
+    return line if len(line) <= _LONGEST else f"{line[:_LONGEST]}… ({len(line):,} characters)"
 
 
 def gives_up(command: AnyCommand) -> bool:

@@ -23,7 +23,7 @@ from .connection_port import (
     RecordsArrived,
 )
 from .disk_warning import DiskWarning, trouble
-from .interventions import Intervention, Phase
+from .interventions import Intervention, OpenProposal, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plot_view import PlotView
 from .reducer import apply_batch, apply_many
@@ -111,6 +111,16 @@ class AppState:
     def generation(self) -> int | None:
         """Number of changes of the run's settings so far; None before the first heartbeat."""
         return self.link.beat.generation if self.link.beat else None
+
+    def open_proposals(self, now: float) -> tuple[OpenProposal, ...]:
+        """Return the proposals that can be answered at Unix seconds `now`, the oldest first."""
+        if self.state.ended:
+            return ()
+        return self.run.open_proposals(now + self.link.clock_offset_s)
+
+    def left_s(self, proposal: OpenProposal, now: float) -> float:
+        """Return the seconds at Unix seconds `now` after which a proposal expires."""
+        return proposal.expires_at - (now + self.link.clock_offset_s)
 
     def stalled_s(self, now: float) -> float | None:
         """Return for how many seconds a running run has made no step, if far more than usual.

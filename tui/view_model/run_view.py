@@ -209,7 +209,10 @@ class RunView:
         return (self.live_value(CLIPPED) or 0.0) / max(1, self.step)
 
     def open_proposals(self, now: float) -> tuple[OpenProposal, ...]:
-        """Return the proposals that have not expired at `now` (Unix seconds), the oldest first."""
+        """Return the proposals that have not expired at `now`, the oldest first.
+
+        `now` is in Unix seconds by the clock of the run's machine.
+        """
         return tuple(p for p in self.proposals if p.expires_at > now)
 
     @property

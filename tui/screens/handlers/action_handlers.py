@@ -33,6 +33,7 @@ from ...dialogs.command_text import (
     gives_up,
     in_words,
     name_of,
+    shortened,
     slip_of,
     stopping,
 )
@@ -42,6 +43,7 @@ from ...dialogs.prompts import ParsedInput
 from ...view_model.incidents.cause import REASON
 from ...view_model.incidents.incident import Advice, Incident
 from ...view_model.interventions import UNDO, OpenProposal
+from ...widgets.proposal_line import is_cut, origin
 from ..modals.confirm import ConfirmScreen, confirm, send_typed
 from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
@@ -186,17 +188,22 @@ def _undo(app: AppBase) -> None:
 
 
 def _confirm_proposal(app: AppBase) -> None:
-    """Confirm the proposal shown; one that discards work or looks like an error is asked about."""
+    """Confirm the proposal shown.
+
+    One that discards work, looks like an error, or has no room on the screen is asked about.
+    """
     found = _proposal(app)
     if found is None:
         return
     confirming, meant = Confirm(proposal=found.name), found.command
     reason = refusal_of(meant, app.state)
-    if reason is not None:
-        app.tell(reason, title=found.text)
-    elif meant is not None and (gives_up(meant) or slip_of(app.state.run, meant)):
-        slip = slip_of(app.state.run, meant)
-        rows = [found.text, *in_words(app.state, meant), *([f"Note: {slip}."] * bool(slip))]
+    if meant is None or reason is not None:
+        app.tell(reason or "", title=found.text)
+        return
+    slip = slip_of(app.state.run, meant)
+    if gives_up(meant) or slip or is_cut(app.state, found, app.size.width):
+        rows = [shortened(found.text), *in_words(app.state, meant)]
+        rows += [f"Proposed by {shortened(origin(found))}", *([f"Note: {slip}."] if slip else [])]
         confirm(app, confirming, rows)
     else:
         app.send(confirming)
@@ -210,7 +217,7 @@ def _decline_proposal(app: AppBase) -> None:
 
 def _proposal(app: AppBase) -> OpenProposal | None:
     """Return the proposal that the screen shows; tell that it expired if there is none any more."""
-    found = app.state.run.open_proposals(app.clock())
+    found = app.state.open_proposals(app.clock())
     if not found:
         app.tell("the proposal has expired", title="proposal")
     return found[0] if found else None
