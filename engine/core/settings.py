@@ -90,6 +90,8 @@ def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
 def leashed(before: RunSettings, after: RunSettings, leash: Leash | None) -> RunSettings:
     """Return the settings after a command, with the factor from which the limits of agents count.
 
+    A person or the autopilot who sets the learning rate, even to the value that it has, moves it.
+
     Args:
         before: the settings before the command.
         after: the settings that it makes.
@@ -98,11 +100,11 @@ def leashed(before: RunSettings, after: RunSettings, leash: Leash | None) -> Run
     Raises:
         Inapplicable: the learning rate would leave the limits of agents.
     """
-    if after.lr_scale == before.lr_scale:
-        return after
+    same, start = after.lr_scale == before.lr_scale, before.lr_scale_before_agents
     if leash is None:
-        return msgspec.structs.replace(after, lr_scale_before_agents=None)
-    start = before.lr_scale_before_agents
+        return after if same else msgspec.structs.replace(after, lr_scale_before_agents=None)
+    if same:
+        return msgspec.structs.replace(after, lr_scale_before_agents=start)
     start = before.lr_scale if start is None else start
     low, high = start * leash.lr_low, start * leash.lr_high
     if not low * (1 - _ROUNDING) <= after.lr_scale <= high * (1 + _ROUNDING):
@@ -128,7 +130,7 @@ def _change_lr(
             scale = value / context.lr_schedule
         case ResetLr():
             scale = 1.0
-    new = msgspec.structs.replace(settings, lr_scale=scale)
+    new = msgspec.structs.replace(settings, lr_scale=scale, lr_scale_before_agents=None)
     if isinstance(command, SetLr):
         old = context.lr_schedule * settings.lr_scale
         return SettingsChange(new, f"{old:.3g}", f"{command.value:.3g}")

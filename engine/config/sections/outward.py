@@ -44,9 +44,11 @@ class AgentsConfig(Section, frozen=True, kw_only=True):
     person can confirm a proposal, resume a halted or paused run, change a policy, or stop without a
     checkpoint."""
     lr_low: Annotated[float, Meta(gt=0, le=1)] = 0.25
-    """act: smallest factor on the learning rate, in total since a person last set it."""
+    """act: smallest factor on the learning rate, in total since a person or the autopilot last set
+    it."""
     lr_high: Annotated[float, Meta(ge=1, le=100)] = 2.0
-    """act: largest factor on the learning rate, in total since a person last set it."""
+    """act: largest factor on the learning rate, in total since a person or the autopilot last set
+    it."""
     rollbacks: CountOrZero = 3
     """act: rollbacks and recoveries in the whole run."""
     per_hour: Count = 20

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.core.settings import Inapplicable, SettingsContext, apply_setting, leashed
-from fttui.engine.protocol.commands import SetPolicy
+from fttui.engine.protocol.commands import ScaleLr, SetPolicy
 from fttui.engine.protocol.settings import Leash, RunSettings
 
 CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
@@ -60,6 +60,19 @@ def test_agents_together_stay_in_the_range_around_what_a_person_set(
             assert 0.2499 * person <= settings.lr_scale <= 2.001 * person
         else:
             person = settings.lr_scale
+
+
+def test_a_person_who_confirms_the_present_learning_rate_moves_the_range() -> None:
+    halved = RunSettings(lr_scale=0.5, lr_scale_before_agents=1.0)
+    context = SettingsContext(5, 1e-4, lambda p: None)
+    again = apply_setting(halved, ScaleLr(factor=0.5), context).settings
+    assert leashed(halved, again, LEASH) == halved
+    confirmed = leashed(halved, again, None)
+    assert confirmed.lr_scale_before_agents is None
+    with pytest.raises(Inapplicable):
+        leashed(confirmed, msgspec.structs.replace(confirmed, lr_scale=2.0), LEASH)
+    clipped = msgspec.structs.replace(halved, clip=0.5)
+    assert leashed(halved, clipped, None) == clipped
 
 
 def test_an_agent_that_leaves_the_learning_rate_alone_has_no_range() -> None:
