@@ -36,10 +36,12 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
     train = config.train
     samples_per_step = train.batch * train.accumulate * world_size
     if train_examples is not None and train_examples < samples_per_step:
+        unit = "packed rows" if config.data.packing else "records"
         raise ConfigError(
-            f"one optimizer step takes {samples_per_step} records (train.batch {train.batch} × "
-            f"train.accumulate {train.accumulate} × {world_size} devices), but there are only "
-            f"{train_examples}; lower train.accumulate or train.batch, or add data"
+            f"one optimizer step takes {samples_per_step:,} {unit} (train.batch {train.batch} × "
+            f"train.accumulate {train.accumulate} × {world_size} "
+            f"{'device' if world_size == 1 else 'devices'}), but there are only "
+            f"{train_examples:,} to train on; lower train.accumulate or train.batch, or add data"
         )
     steps_per_epoch = math.inf
     if train_examples is not None:

@@ -18,6 +18,7 @@ from ..config.memory.hardware import probe_hardware
 from ..config.memory.planning import settings_of
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
+from ..config.step_plan import plan_steps
 from ..errors import FttuiError, ModelError, SourceUnreachable
 from ..protocol.data.messages import (
     AnyDataMessage,
@@ -70,6 +71,7 @@ def check_data(
         limits: Limits of the model for its input.
 
     Raises:
+        ConfigError: The records do not fill one optimizer step.
         DataError: The data cannot be used, or a finding needs consent.
     """
     if show:
@@ -83,6 +85,9 @@ def check_data(
         yield _line("findings: none; every record is learned as it is stored")
     yield from map(_line, _finding_lines(config, sets.findings))
     sets.findings.require_consent(config.data.accept)
+    plan = plan_steps(config, sets.per_epoch, config.train.ranks)
+    if config.train.steps is None:
+        yield _line(f"steps: {plan.steps:,}, each of {plan.samples_per_step:,} records")
 
 
 def _shown(

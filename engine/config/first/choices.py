@@ -19,6 +19,8 @@ SEQUENCES = 16
 """Records of an optimizer step, on all micro-batches together."""
 PAIRS = 64
 """Pairs of an optimizer step of contrastive training, which are each other's negatives."""
+_STEPS_PER_EPOCH = 4
+"""Optimizer steps that few records are divided into, at least, where they suffice for it."""
 _CHARACTERS_PER_TOKEN = 3.0
 """Fewer than in English prose, so that code and other languages are not cut."""
 _SHORTEST, _LONGEST = 128, 4096
@@ -92,18 +94,36 @@ def _rounded(tokens: int) -> int:
     return min(_LONGEST, max(_SHORTEST, -(-tokens // 64) * 64))
 
 
+def eval_share(records: int) -> float:
+    """Return the share of the records to hold out for evaluations: more of few records."""
+    return 0.02 if records >= 5_000 else 0.05 if records >= 400 else 0.1
+
+
+def together(facts: DataFacts) -> int:
+    """Return the records of an optimizer step: 16 or 64, or a smaller power of two for few records.
+
+    Pairs that are compared with each other are at least 2.
+    """
+    usual, fewest = (PAIRS, 2) if facts.task == "contrastive" else (SEQUENCES, 1)
+    trained = facts.records - max(1, round(facts.records * eval_share(facts.records)))
+    while usual > fewest and usual * _STEPS_PER_EPOCH > trained:
+        usual //= 2
+    return usual
+
+
 def sizes(facts: DataFacts) -> Iterator[Size]:
     """Yield sizes to try, the best first: the whole length in large micro-batches."""
-    together = PAIRS if facts.task == "contrastive" else SEQUENCES
+    most = together(facts)
     for length in lengths(facts):
         for batch in (16, 8, 4, 2, 1):
-            yield Size(length, batch, together // batch)
+            if batch <= most:
+                yield Size(length, batch, most // batch)
 
 
 def likely_size(facts: DataFacts) -> Size:
     """Return the size for a model whose memory cannot be estimated: one record at a time."""
-    together = PAIRS if facts.task == "contrastive" else SEQUENCES
-    return Size(next(lengths(dataclasses.replace(facts, tokens_most=None))), 1, together)
+    length = next(lengths(dataclasses.replace(facts, tokens_most=None)))
+    return Size(length, 1, together(facts))
 
 
 def fitting_size(

@@ -12,7 +12,7 @@ import yaml
 
 from ..memory.hardware import Hardware
 from ..yaml_tree import parse_scalar
-from .choices import DataFacts, Size, epochs, interval, learning_rate
+from .choices import DataFacts, Size, epochs, eval_share, interval, learning_rate
 
 _COMMENT_COLUMN = 34
 _WORD = re.compile(r"[A-Za-z][\w./-]*")
@@ -114,7 +114,6 @@ def _sections(first: First) -> Iterator[tuple[str, Rows]]:
 
 
 def _data_rows(facts: DataFacts, size: Size) -> Rows:
-    share = 0.02 if facts.records >= 5_000 else 0.05 if facts.records >= 400 else 0.1
     note = "tokens; longer records are truncated, and counted"
     if facts.tokens_most is not None and size.max_length >= facts.tokens_most:
         note = f"tokens; the longest record has {facts.tokens_most:,}"
@@ -122,7 +121,7 @@ def _data_rows(facts: DataFacts, size: Size) -> Rows:
         note = f"tokens; 95 % of the records have at most {facts.tokens_p95:,}; others are cut"
     return [
         ("train", facts.source, ""),
-        ("eval_fraction", share, "held out of train for evaluations"),
+        ("eval_fraction", eval_share(facts.records), "held out of train for evaluations"),
         ("max_length", size.max_length, note),
     ]
 

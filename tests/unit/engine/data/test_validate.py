@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fttui.engine.config.load import dump_config
-from fttui.engine.config.schema import DataSource, NewToken, RunConfig
+from fttui.engine.config.schema import DataSource, NewToken, RunConfig, TrainConfig
 from fttui.engine.data import validate
 from fttui.engine.data.validate import CHECKED_OF_STREAM, check_data, check_without_tokens
 from fttui.engine.errors import ConfigError, DataError, ModelError
@@ -29,7 +29,7 @@ GOOD = '{"prompt": "a", "completion": "b"}\n'
 
 def configured(file: Path, text: str, **data: Any) -> RunConfig:
     file.write_text(text)
-    plain = {"model": {"id": "a/b"}, "train": {"steps": 1}}
+    plain = {"model": {"id": "a/b"}, "train": {"steps": 1, "accumulate": 1}}
     return msgspec.convert({**plain, "data": {"train": str(file), **data}}, RunConfig)
 
 
@@ -58,6 +58,33 @@ def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
         "tokens per record: 3 on average, 3 at most",
         "findings: none; every record is learned as it is stored",
     ]
+
+
+def of_letters(file: Path, letters: str, train: TrainConfig, **data: Any) -> RunConfig:
+    rows = "".join(json.dumps({"prompt": "a", "completion": one}) + "\n" for one in letters)
+    return msgspec.structs.replace(configured(file, rows, **data), train=train)
+
+
+@pytest.mark.parametrize(
+    ("train", "data", "refused"),
+    [
+        (TrainConfig(epochs=1, batch=4, accumulate=2), {}, "8 records .* only 7 to train on"),
+        (TrainConfig(steps=2, batch=4, devices=2, accumulate=1), {}, "2 devices.* only 7"),
+        (TrainConfig(epochs=1, batch=1, accumulate=2), {"packing": True}, "2 packed rows .*only 1"),
+    ],
+)
+def test_records_that_fill_no_step_are_refused(
+    tmp_path: Path, train: TrainConfig, data: dict[str, Any], refused: str
+) -> None:
+    config = of_letters(tmp_path / "d.jsonl", "pqrstuvw", train, **data)
+    with pytest.raises(ConfigError, match=refused):
+        checked(config)
+
+
+def test_the_steps_of_epochs_are_shown_once_the_records_are_counted(tmp_path: Path) -> None:
+    train = TrainConfig(epochs=3, batch=2, accumulate=1)
+    config = of_letters(tmp_path / "d.jsonl", "pqrstuvw", train)
+    assert "steps: 9, each of 2 records" in lines(checked(config))
 
 
 @pytest.mark.parametrize("streaming", [False, True])

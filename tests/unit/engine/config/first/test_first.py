@@ -20,6 +20,7 @@ from fttui.engine.config.first.choices import (
     sized,
     sizes,
     suggested_model,
+    together,
 )
 from fttui.engine.config.first.writing import First, first_configuration
 from fttui.engine.config.load import load_config
@@ -67,6 +68,21 @@ def test_it_loads(tmp_path: Path, task: str, free_gib: float | None) -> None:
     assert str(config.data.train).endswith("my data.jsonl")
     together = config.train.batch * config.train.accumulate
     assert together == (64 if task == "contrastive" else 16)
+
+
+@pytest.mark.parametrize(
+    ("task", "records", "expected"),
+    [
+        ("sft", 1, 1), ("sft", 8, 1), ("sft", 20, 4), ("dpo", 40, 8), ("sft", 72, 16),
+        ("contrastive", 3, 2), ("contrastive", 8, 2), ("contrastive", 150, 32),
+        ("contrastive", 300, 64),
+    ],
+)  # fmt: skip
+def test_few_records_make_several_steps(task: str, records: int, expected: int) -> None:
+    data = facts(task, records)
+    assert together(data) == expected
+    for size in (likely_size(data), *sizes(data)):
+        assert size.batch * size.accumulate == expected
 
 
 @given(st.text(min_size=1), st.text(min_size=1, max_size=40))
