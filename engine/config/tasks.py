@@ -61,6 +61,9 @@ PAIR_LOSSES: Mapping[PairLoss, PairLossTraits] = {
 }
 """The losses of task dpo; their functions are in `losses.preference`."""
 
+REFERENCE_LOSSES = tuple(name for name, traits in PAIR_LOSSES.items() if traits.reference)
+"""The losses that TRL's trainer DPO has as well, by the same names."""
+
 
 def pair_losses_with(trait: str) -> str:
     """Return the names of the losses that have a trait, for messages, such as `orpo, simpo`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..tasks import COMPARING_TASKS, REFERENCE_LOSSES
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .axolotl_data import read_datasets
 from .draft import Draft, Imported, keys_by_reason, number, truth
@@ -163,12 +164,15 @@ def _read_plugins(draft: Draft) -> None:
 
 
 def _refused(draft: Draft) -> dict[str, str]:
-    """Return {key: reason} of the keys to refuse; note degrees of parallelism of 1 as no effect."""
+    """Return {key: reason} of the keys to refuse; note those whose 1 is what fttui does anyway."""
     split = ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size",
              "expert_parallel_size", "dp_shard_size")  # fmt: skip
     single = {key for key in split if draft.get(key) == 1}
     for key in single:
         draft.without_effect(key, "1 is a single device, so nothing is split")
+    if draft.values.get("task") == "reward" and draft.get("num_labels") == 1:
+        single.add("num_labels")
+        draft.without_effect("num_labels", "a reward model gives one number")
     return {key: reason for key, reason in REFUSED.items() if key not in single}
 
 
@@ -301,8 +305,6 @@ def _read_full(draft: Draft, kind: Any) -> None:
 def _read_preference(draft: Draft) -> None:
     if truth(draft.get("reward_model")):
         draft.same("reward_model", "task", "reward")
-        if draft.get("num_labels") == 1:
-            draft.without_effect("num_labels", "a reward model gives one number")
     if draft.get("center_rewards_coefficient") is not None:
         centering = float(number(draft.get("center_rewards_coefficient")))
         draft.same("center_rewards_coefficient", "reward.centering", centering)
@@ -315,6 +317,8 @@ def _read_preference(draft: Draft) -> None:
     draft.same("rl", "task", "kto" if kind == "kto" else "dpo")
     if kind in _LOSSES:
         draft.default("preference.loss", _LOSSES[kind], f"rl: {kind}")
+    if kind == "dpo":
+        _read_dpo_loss(draft)
     if kind == "simpo" and draft.get("cpo_alpha") is None:
         draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
     numbers = {
@@ -333,6 +337,18 @@ def _read_preference(draft: Draft) -> None:
             draft.same(key, path, float(number(draft.get(key))))
 
 
+def _read_dpo_loss(draft: Draft) -> None:
+    """Read the loss of DPO, which is named apart from `rl` and may be a sum of several."""
+    key, weights = "dpo_loss_type", "dpo_loss_weights"
+    names = listed(draft.get(key))
+    if len(names) > 1 or (names and names[0] not in REFERENCE_LOSSES):
+        draft.refused(key, f"the loss {' + '.join(names)} is not supported")
+    elif names:
+        draft.same(key, "preference.loss", names[0])
+    if draft.get(weights) in ([1], [1.0]):
+        draft.without_effect(weights, "there is a single loss")
+
+
 def _read_sizes(draft: Draft) -> None:
     if draft.has("streaming"):
         draft.same("streaming", "data.streaming", True)
@@ -341,7 +357,7 @@ def _read_sizes(draft: Draft) -> None:
     else:
         _read_length(draft)
     packs = draft.get("sample_packing")
-    if truth(packs) and draft.values.get("task") in ("dpo", "kto"):
+    if truth(packs) and draft.values.get("task") in COMPARING_TASKS:
         draft.without_effect("sample_packing", "preferences are not packed")
     elif truth(packs) and draft.values.get("data.streaming"):
         draft.dropped("sample_packing", "streamed data are not packed")

@@ -39,20 +39,34 @@ _INSTRUCTIONS = {
     ],
 }
 """Prompts with and without an input by the type. Source: axolotl's `prompters.py`."""
-_QUESTIONS = {
-    "intel": {"prompt": "question"},
-    "icr": {"prompt": "input"},
-    "argilla": {
-        "prompt": "instruction",
-        "chosen": "chosen_response",
-        "rejected": "rejected_response",
-    },
-    "ultra": {},
-    "default": {},
-    "prompt_pairs": {},
-    "argilla_chat": {},
+_ANY_QUESTION = {"instruction": ["{prompt}", "{input}", "{question}", "{instruction}"]}
+_IN_ANSWERS: dict[str, Any] = {}
+"""The answers are conversations, which hold the question."""
+_QUESTIONS: dict[str, dict[str, Any]] = {
+    "intel": {"instruction": "question"},
+    "icr": {"instruction": "input"},
+    "argilla": _ANY_QUESTION,
+    "prompt_pairs": {"instruction": "prompt"},
+    "ultra": _IN_ANSWERS,
+    "argilla_chat": _IN_ANSWERS,
 }
-"""Columns of preference records by the second part of a type such as `chatml.intel`."""
+"""Columns of the question by the second part of a type such as `chatml.intel`.
+
+They are read as an instruction, so that the chat template writes it as a turn of the user. Source:
+axolotl's `prompt_strategies`.
+"""
+_STYLES: dict[str, dict[str, dict[str, Any]]] = {
+    "chatml": _QUESTIONS,
+    "llama3": _QUESTIONS,
+    "chat_template": dict.fromkeys(("default", "argilla", "argilla_chat"), _IN_ANSWERS),
+}
+"""The styles of compared answers by the first part of their type."""
+_RATED_QUESTIONS = {**_QUESTIONS, "ultra": {"instruction": "prompt"}}
+_RATED_STYLES = {**_STYLES, "chatml": _RATED_QUESTIONS, "llama3": _RATED_QUESTIONS}
+"""The same of rated answers."""
+_SCORED_STYLES = {"bradley_terry": {"chat_template": {"instruction": "input"}}}
+"""The same of answers that a reward model scores."""
+_STYLES_OF = {"dpo": _STYLES, "kto": _RATED_STYLES, "reward": _SCORED_STYLES}
 _STANDARD_ROLES = {
     "user": ["user"],
     "assistant": ["assistant"],
@@ -223,8 +237,9 @@ class _Dataset:
 
     def _records(self) -> dict[str, Any]:
         kind = self._take("type")
-        if self._draft.values.get("task") in ("dpo", "kto"):
-            return self._preferences(str(kind))
+        styles = _STYLES_OF.get(self._draft.values.get("task", ""))
+        if styles is not None:
+            return self._preferences(str(kind), styles)
         if isinstance(kind, dict):
             return self._own_prompt(kind)
         if kind is None or str(kind).startswith(("chat_template", "sharegpt")):
@@ -310,7 +325,9 @@ class _Dataset:
             self._row("roles", "same", f"roles: {shown(names)}" if names else known)
         return {"roles": names} if names else {}
 
-    def _preferences(self, kind: str) -> dict[str, Any]:
+    def _preferences(
+        self, kind: str, styles: Mapping[str, Mapping[str, dict[str, Any]]]
+    ) -> dict[str, Any]:
         family, _, style = kind.partition(".")
         columns: dict[str, Any] = {}
         for key, field in (("field_messages", "prompt"), ("field_chosen", "chosen"),
@@ -322,13 +339,14 @@ class _Dataset:
             del columns["prompt"]
         self._message_keys()
         roles = self._roles()
-        if family not in ("chat_template", "chatml", "llama3") or style not in _QUESTIONS:
+        question = styles.get(family, {}).get(style)
+        if question is None:
             self._row("type", "refused", "", f"the type {kind} is not known; use data.columns")
             return {}
-        columns = _QUESTIONS[style] | columns
-        if family == "chat_template":
+        columns = question | columns
+        if family not in OWN_TEMPLATES:
             self._row("type", "same", "the chat template of the tokenizer")
-        elif family in OWN_TEMPLATES:
+        else:
             self._draft.values["data.template"] = template_for(family)
             self._draft.notes["data.template"] = f"{self._name}.type: {kind}"
             self._row("type", "same", f"data.template: {family}")

@@ -62,7 +62,7 @@ REFUSED = {
     "reward_model": "online reinforcement learning is not supported",
 }
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
-_LOSSES = {name: name for name in ("sigmoid", "hinge", "ipo", "orpo", "simpo")}
+_LOSSES = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
 _STAGES = {"sft": "sft", "pt": "sft", "rm": "reward", "dpo": "dpo", "kto": "kto"}
 """The task of each stage."""
 
@@ -107,16 +107,16 @@ def _read_stage(draft: Draft) -> None:
     stage = draft.get("stage", "sft")
     if stage not in _STAGES:
         draft.refused("stage", f"the stage {stage} is not supported")
+    elif stage == "rm":
+        why = f"the head of {TOOL} also drops 10 % of the states in training"
+        draft.nearly("stage", "task", _STAGES[stage], why)
     elif draft.get("stage") is not None:
         draft.same("stage", "task", _STAGES[stage])
     loss = draft.get("pref_loss")
     if loss is not None and loss not in _LOSSES:
         draft.refused("pref_loss", f"the loss {loss} is not supported")
     elif loss is not None:
-        draft.same("pref_loss", "preference.loss", _LOSSES[loss])
-    if loss == "orpo":
-        why = f"{TOOL} leaves the prompt out of its next-token loss"
-        draft.default("preference.ce_tokens", "completion", why)
+        draft.same("pref_loss", "preference.loss", loss)
     numbers = {
         "pref_beta": "preference.beta",
         "pref_ftx": "preference.ce_weight",
@@ -128,8 +128,20 @@ def _read_stage(draft: Draft) -> None:
     for key, path in numbers.items():
         if draft.get(key) is not None:
             draft.same(key, path, float(number(draft.get(key))))
+    if loss == "orpo":
+        _read_orpo(draft)
     if draft.get("ref_model") is not None:
         draft.refused("ref_model", "the reference is the model as it was before training")
+
+
+def _read_orpo(draft: Draft) -> None:
+    """Read the next-token loss of ORPO, which is a part of it and to which `pref_ftx` adds."""
+    why = f"{TOOL} leaves the prompt out of its next-token loss"
+    draft.default("preference.ce_tokens", "completion", why)
+    if draft.get("pref_ftx") is not None:
+        more = float(number(draft.get("pref_ftx")))
+        draft.leave_out("preference.ce_weight", "same", "added to the next-token loss of orpo")
+        draft.default("preference.ce_weight", 1.0 + more, "orpo's own 1, and pref_ftx")
 
 
 def _read_quantization(draft: Draft) -> None:

@@ -52,7 +52,7 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
     Args:
         path: the file.
         text: its content.
-        task: sft, dpo or kto, for a configuration that does not say it.
+        task: sft, dpo, kto or reward, for a configuration that does not say it.
 
     Raises:
         ConfigError: the file is no configuration of a known tool, or a value in it or
@@ -63,7 +63,7 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
     readers: dict[str, Callable[[], Imported]] = {
         "axolotl": lambda: read_axolotl(given),
         "LLaMA-Factory": lambda: read_llama_factory(given, *_table(path, given)),
-        "TRL": lambda: read_trl(given, task),
+        "TRL": lambda: read_trl(given, task, f"{path.absolute().parent.name}/{path.name}"),
     }
     if tool is None:
         raise ConfigError(

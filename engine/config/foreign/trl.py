@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..tasks import REFERENCE_LOSSES
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
-from .draft import Draft, Imported, keys_by_reason, number, truth
+from .draft import Draft, Imported, KeyOutcome, keys_by_reason, number, truth
 from .intervals import leave_out_evaluations
 from .trainer_keys import (
     TrainerDefaults,
@@ -15,10 +16,10 @@ from .trainer_keys import (
     read_rest,
     read_trainer,
 )
+from .trl_task import task_of
 
 TOOL = "TRL"
-_LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6}
-_LOSSES = {name: name for name in ("sigmoid", "hinge", "ipo", "robust", "sigmoid_norm")}
+_LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "reward": 1e-4}
 _CPO_LOSSES = {"sigmoid": "cpo", "hinge": "slic", "simpo": "simpo"}
 """The losses of its trainer CPO, which have no reference."""
 _TARGETS = ["q_proj", "v_proj"]
@@ -66,19 +67,20 @@ _ATTENTION = {
 }
 
 
-def read_trl(given: Mapping[str, Any], task: str | None = None) -> Imported:
+def read_trl(given: Mapping[str, Any], task: str | None = None, file: str = "") -> Imported:
     """Read a configuration of TRL, key by key.
 
     Args:
         given: the configuration.
-        task: sft, dpo or kto; None concludes it from the keys.
+        task: sft, dpo, kto or reward; None concludes it from the keys.
+        file: the last parts of the path of the file.
 
     Raises:
         ValueError, TypeError, AttributeError, KeyError, ArithmeticError: A value has another form
             than expected.
     """
     draft = Draft(given)
-    _read_task(draft, task)
+    _read_task(draft, task, file)
     _read_model(draft)
     _read_adapter(draft)
     _read_data(draft)
@@ -90,13 +92,18 @@ def read_trl(given: Mapping[str, Any], task: str | None = None) -> Imported:
     return Imported(TOOL, tuple(draft.rows), draft.values, draft.notes)
 
 
-def _read_task(draft: Draft, task: str | None) -> None:
-    weights = ("desirable_weight", "undesirable_weight")
-    found = task or (
-        "kto" if any(draft.get(key) is not None for key in weights)
-        else "dpo" if draft.get("beta") is not None or _is_cpo(draft) else "sft"
-    )  # fmt: skip
-    draft.default("task", found, "given" if task else "concluded from the keys")
+def _read_task(draft: Draft, given: str | None, file: str) -> None:
+    found = task_of(draft, file)
+    task = given or found.task
+    if given or not found.open:
+        draft.default("task", task, "given" if given else "concluded from the keys")
+    elif found.named:
+        draft.default("task", task, found.open, "nearly")
+        draft.extend([KeyOutcome("task", found.named, "refused", "", found.open)])
+    else:
+        draft.default("task", task, found.open, "nearly")
+    if task == "reward":
+        _read_reward(draft)
     numbers = {
         "beta": "preference.beta",
         "label_smoothing": "preference.label_smoothing",
@@ -109,7 +116,17 @@ def _read_task(draft: Draft, task: str | None) -> None:
     for key, path in numbers.items():
         if draft.get(key) is not None:
             draft.same(key, path, float(number(draft.get(key))))
-    _read_loss(draft, found)
+    _read_loss(draft, task)
+
+
+def _read_reward(draft: Draft) -> None:
+    centering = draft.get("center_rewards_coefficient")
+    if centering is not None:
+        draft.same("center_rewards_coefficient", "reward.centering", float(number(centering)))
+    if draft.get("num_labels") == 1:
+        draft.without_effect("num_labels", "a reward model gives one number")
+    elif draft.get("num_labels") is not None:
+        draft.refused("num_labels", "fttui does not train classifiers")
 
 
 def _read_loss(draft: Draft, task: str) -> None:
@@ -123,8 +140,8 @@ def _read_loss(draft: Draft, task: str) -> None:
         _read_cpo(draft, "sigmoid" if loss is None else loss)
     elif loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
         draft.read_with("loss_type", "the task")
-    elif loss in _LOSSES and task == "dpo":
-        draft.same("loss_type", "preference.loss", _LOSSES[loss])
+    elif loss in REFERENCE_LOSSES and task == "dpo":
+        draft.same("loss_type", "preference.loss", loss)
     else:
         draft.refused("loss_type", f"the loss {loss} is not supported")
 
@@ -196,7 +213,11 @@ def _read_adapter(draft: Draft) -> None:
         draft.same("lora_target_modules", "adapter.targets", "all-linear")
     else:
         draft.same("lora_target_modules", "adapter.targets", listed(targets))
-    read_modules_to_save(draft, "lora_modules_to_save")
+    key = "lora_modules_to_save"
+    if draft.values["task"] == "reward" and listed(draft.get(key)) == ["score"]:
+        draft.without_effect(key, "the head of a reward model is trained anyway")
+    else:
+        read_modules_to_save(draft, key)
 
 
 def _read_dropout(draft: Draft) -> None:
@@ -226,8 +247,14 @@ def _read_data(draft: Draft) -> None:
 
 def _read_length(draft: Draft) -> None:
     for key in ("max_length", "max_seq_length"):
-        if draft.get(key) is not None:
-            draft.same(key, "data.max_length", int(number(draft.get(key))))
+        if draft.get(key) is None:
+            continue
+        length = int(number(draft.get(key)))
+        if draft.values["task"] == "reward":
+            reason = f"{TOOL} drops longer records; they are truncated here, and counted as cut"
+            draft.nearly(key, "data.max_length", length, reason)
+        else:
+            draft.same(key, "data.max_length", length)
     if "data.max_length" not in draft.values:
         draft.default("data.max_length", 1024, f"default of {TOOL}")
 

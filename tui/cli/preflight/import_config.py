@@ -33,7 +33,9 @@ def add_commands(commands: Commands) -> None:
         "-o", "--out", metavar="FILE", type=Path, help="file to write; default: print it"
     )
     parser.add_argument(
-        "--task", choices=("sft", "dpo", "kto"), help="for TRL, if the keys do not show it"
+        "--task",
+        choices=("sft", "dpo", "kto", "reward"),
+        help="for TRL, if the keys do not show it",
     )
     parser.add_argument(
         "--set", dest="overrides", action="append", default=[], metavar="K=V",
@@ -55,7 +57,9 @@ def _import(options: argparse.Namespace) -> int:
     from fttui.engine.config.load import load_config, read_config
 
     text = read_config(options.config)
-    imported = read_foreign(options.config, text, options.task)
+    names_loss = any(one.startswith("preference.loss=") for one in options.overrides)
+    task = options.task or ("dpo" if names_loss else None)
+    imported = read_foreign(options.config, text, task)
     imported = _with_overrides(imported, options.overrides)
     for line in table(imported.rows):
         say(line)

@@ -15,6 +15,8 @@ from fttui.engine.config.foreign.reading import hint_of, read_foreign, tool_of
 from fttui.engine.config.foreign.writing import comments_of, written
 from fttui.engine.config.load import load_config
 from fttui.engine.config.schema import PreferenceConfig, RunConfig
+from fttui.engine.data.reading import first_records
+from fttui.engine.data.records.formats import PreferenceRecord, RatedRecord
 from fttui.engine.errors import ConfigError
 
 AXOLOTL: dict[str, Any] = {
@@ -105,6 +107,9 @@ TRL: dict[str, Any] = {
     "seed": 42,
     "output_dir": "out",
 }
+DPO = {"rl": "dpo", "datasets": [{"path": "a.jsonl", "type": "chat_template.default"}]}
+NO_METHOD = dict.fromkeys(("beta", "loss_type", "max_prompt_length"), "absent")
+"""Changes to `TRL` that leave no key of a trainer for preferences."""
 
 
 def read(tmp_path: Path, base: dict[str, Any], task: str | None = None, **changes: Any) -> Imported:
@@ -171,14 +176,59 @@ def test_trl_keys_and_intervals_that_are_shares(tmp_path: Path) -> None:
     assert (config.train.lr_floor, config.train.seed) == (0.1, 42)
     steps = read(tmp_path, TRL, max_steps=200)
     assert (steps.values["train.steps"], steps.values["checkpoint.every"]) == (200, 50)
-    assert read(tmp_path, TRL, beta="absent", loss_type="absent").values["task"] == "sft"
+    bare = read(tmp_path, TRL, **NO_METHOD)
+    assert bare.values["task"] == "sft"
     assert read(tmp_path, TRL, "kto", loss_type="kto").values["task"] == "kto"
 
 
 def test_reward_models_are_carried_over(tmp_path: Path) -> None:
     rl = read(tmp_path, AXOLOTL, reward_model=True, center_rewards_coefficient=0.01, num_labels=1)
     assert (rl.values["task"], rl.values["reward.centering"]) == ("reward", 0.01)
+    assert {row.key for row in rl.of("refused")} == {"datasets[0].type"}  # alpaca
     assert read(tmp_path, LLAMA_FACTORY, stage="rm").values["task"] == "reward"
+    stated = read(tmp_path, TRL, **NO_METHOD, center_rewards_coefficient=0.02)
+    assert (stated.values["task"], stated.values["reward.centering"]) == ("reward", 0.02)
+    assert (stated.values["train.lr"], stated.values["adapter.dropout"]) == (5e-6, 0.0)
+    head = {"lora_task_type": "SEQ_CLS", "lora_modules_to_save": ["score"]}
+    bare = read(tmp_path, TRL, **{**NO_METHOD, **head, "learning_rate": "absent"})
+    assert (bare.values["task"], bare.values["train.lr"]) == ("reward", 1e-4)
+    assert not bare.of("refused", "dropped")
+    assert loaded(tmp_path, bare).adapter.modules_to_save == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "task", "certain"),
+    [
+        ({}, "dpo", False),
+        ({"rpo_alpha": 1.0}, "dpo", True),
+        ({"loss_type": "absent", "cpo_alpha": 0.5}, "dpo", True),
+        ({"loss_type": "kto"}, "kto", True),
+        ({"loss_type": "absent", "beta": "absent", "max_prompt_length": 64}, "dpo", False),
+        (NO_METHOD, "sft", False),
+        ({**NO_METHOD, "packing": True}, "sft", True),
+        ({**NO_METHOD, "loss_type": "nll"}, "sft", True),
+    ],
+)
+def test_a_trainer_of_trl_that_the_keys_leave_open_is_said(
+    tmp_path: Path, changes: dict[str, Any], task: str, certain: bool
+) -> None:
+    imported = read(tmp_path, TRL, **changes)
+    (row,) = [row for row in imported.rows if row.ours == f"task: {task}"]
+    assert row.verdict == ("same" if certain else "nearly")
+    assert certain or "--set preference.loss=orpo" in row.reason
+
+
+@pytest.mark.parametrize(
+    "names",
+    [{"hub_model_id": "org/zephyr-ORPO-7b"}, {"output_dir": "out/kto_run"}, {"run_name": "cpo"}],
+)
+def test_another_method_in_a_name_is_asked_about(tmp_path: Path, names: dict[str, Any]) -> None:
+    (row,) = read(tmp_path, TRL, **names).of("refused")
+    assert str(next(iter(names.values()))) in row.value
+    assert "--set preference.loss=orpo" in row.reason
+    assert not read(tmp_path, TRL, "dpo", **names).of("refused")
+    assert not read(tmp_path, TRL, hub_model_id="org/corpo-dpo-7b").of("refused")
+    assert read(tmp_path, TRL, rpo_alpha=1.0, **names).of("refused") == []
 
 
 def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_path: Path) -> None:
@@ -191,6 +241,9 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
         (AXOLOTL, {"rl": "simpo", "simpo_gamma": 1.5}, ("simpo", 1.5, 1.0)),
         (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "simpo"}, ("simpo", 0.5, 0.0)),
         (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "orpo"}, ("orpo", 0.5, 1.0)),
+        (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "orpo", "pref_ftx": 0}, ("orpo", 0.5, 1.0)),
+        (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "orpo", "pref_ftx": 0.5}, ("orpo", 0.5, 1.5)),
+        (AXOLOTL, {"rl": "dpo", "dpo_loss_type": ["ipo"]}, ("ipo", 0.5, 0.0)),
     ]
     for base, changes, expected in rows:
         found = read(tmp_path, base, **changes)
@@ -213,6 +266,9 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
         (AXOLOTL, {"fsdp_config": {"a": 1}}, "fsdp_config"),
         (AXOLOTL, {"adapter": "ia3"}, "adapter"),
         (AXOLOTL, {"rl": "grpo"}, "rl"),
+        (AXOLOTL, {**DPO, "dpo_loss_type": ["sigmoid", "sft"]}, "dpo_loss_type"),
+        (AXOLOTL, {**DPO, "dpo_loss_type": ["aot"]}, "dpo_loss_type"),
+        (AXOLOTL, {**DPO, "num_labels": 2}, "num_labels"),
         (AXOLOTL, {"optimizer": "lomo"}, "optimizer"),
         (AXOLOTL, {"lr_scheduler": "rex"}, "lr_scheduler"),
         (AXOLOTL, {"datasets": [{"path": "a", "type": "own.strategy"}]}, "datasets[0].type"),
@@ -290,6 +346,44 @@ def test_types_of_axolotl_datasets(
     (source,) = imported.values["data.train"]
     assert (source.get("columns"), source.get("roles")) == (columns, roles)
     assert not imported.of("refused", "dropped")
+
+
+_SPOKEN = {"system": "Be short.", "chosen": "good", "rejected": "bad"}
+
+
+@pytest.mark.parametrize(
+    ("method", "kind", "row"),
+    [
+        ({"rl": "dpo"}, "chatml.intel", {**_SPOKEN, "question": "Why?"}),
+        ({"rl": "dpo"}, "llama3.icr", {**_SPOKEN, "input": "Why?"}),
+        ({"rl": "ipo"}, "chatml.prompt_pairs", {**_SPOKEN, "prompt": "Why?"}),
+        ({"rl": "dpo"}, "chatml.argilla", {**_SPOKEN, "input": "Why?"}),
+        (
+            {"rl": "simpo"},
+            "chatml.argilla",
+            {"system": "Be short.", "instruction": "Why?", "chosen_response": "good",
+             "rejected_response": "bad"},
+        ),
+        ({"rl": "kto"}, "llama3.ultra",
+         {"system": "Be short.", "prompt": "Why?", "completion": "good", "label": True}),
+        ({"reward_model": True, "num_labels": 1}, "bradley_terry.chat_template",
+         {**_SPOKEN, "input": "Why?"}),
+    ],
+)  # fmt: skip
+def test_answers_of_axolotl_are_turns_after_their_question(
+    tmp_path: Path, method: dict[str, Any], kind: str, row: dict[str, Any]
+) -> None:
+    file = tmp_path / "d.jsonl"
+    file.write_text(json.dumps(row) + "\n")
+    imported = read(tmp_path, AXOLOTL, datasets=[{"path": str(file), "type": kind}], **method)
+    assert not imported.of("refused", "dropped")
+    (record,) = first_records(loaded(tmp_path, imported), 1, lambda *progress: None)
+    assert isinstance(record, RatedRecord | PreferenceRecord)
+    good = record.text if isinstance(record, RatedRecord) else record.chosen
+    turns = [*good.prompt, *good.completion]
+    assert [(one["role"], one["content"]) for one in turns] == [
+        ("system", "Be short."), ("user", "Why?"), ("assistant", "good"),
+    ]  # fmt: skip
 
 
 def test_preferences_of_axolotl_keep_the_names_of_their_roles(tmp_path: Path) -> None:
@@ -477,7 +571,7 @@ def test_what_changes_the_result_is_never_without_effect(
 def test_preferences_of_trl_are_learned_without_dropout(tmp_path: Path) -> None:
     assert read(tmp_path, TRL).values["adapter.dropout"] == 0.0
     assert read(tmp_path, {**TRL, "disable_dropout": False}).values["adapter.dropout"] == 0.05
-    sft = read(tmp_path, TRL, beta="absent", loss_type="absent")
+    sft = read(tmp_path, TRL, **NO_METHOD)
     assert sft.values["adapter.dropout"] == 0.05
     (row,) = [row for row in sft.rows if row.ours.startswith("data.completion_only")]
     assert row.verdict == "nearly"

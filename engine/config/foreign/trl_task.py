@@ -1,0 +1,91 @@
+"""Conclude which of TRL's trainers a configuration is for; they share most of their keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .draft import Draft, keys_by_reason, shown
+
+_TASK_OF_KEY = keys_by_reason(
+    {
+        "kto": "desirable_weight undesirable_weight",
+        "reward": "center_rewards_coefficient num_labels",
+        "dpo": """
+            cpo_alpha simpo_gamma rpo_alpha f_divergence_type f_alpha_divergence_coef loss_weights
+            ld_alpha use_weighting discopop_tau reference_free force_use_ref_model
+        """,
+    }
+)
+"""Keys that only the trainers of one task have."""
+_COMPARING = (
+    *("beta", "label_smoothing", "max_prompt_length", "max_completion_length", "truncation_mode"),
+    *("precompute_ref_log_probs", "sync_ref_model", "generate_during_eval", "loss_type"),
+)
+"""Keys that the trainers DPO, ORPO, CPO and KTO share."""
+_SUPERVISED = (
+    *("packing", "packing_strategy", "eval_packing", "dataset_text_field", "max_seq_length"),
+    *("completion_only_loss", "assistant_only_loss", "dataset_kwargs", "shuffle_dataset"),
+)
+"""Keys of the trainer SFT alone, unless it is one of the others."""
+_RATED_LOSSES = ("kto", "apo_zero_unpaired")
+_SUPERVISED_LOSSES = ("nll", "chunked_nll", "dft")
+_NAMES = ("hub_model_id", "run_name", "output_dir")
+_METHOD = re.compile(r"(?<![a-z])(dpo|orpo|simpo|cpo|kto|bco|reward)(?![a-z])")
+
+
+@dataclass(frozen=True)
+class TaskFound:
+    """The task of a configuration, and what speaks against it."""
+
+    task: str
+    open: str = ""
+    """What the keys leave open and how to say it; empty if they tell the task."""
+    named: str = ""
+    """The name in the file that suggests another method, such as `hub_model_id: org/x-orpo`."""
+
+
+def task_of(draft: Draft, file: str) -> TaskFound:
+    """Return the task that the keys tell, or the likeliest one with what is open.
+
+    Names of the file, of the run or of the model are no evidence for a method, but where the keys
+    leave it open, a name of another one than the likeliest makes it a question.
+
+    Args:
+        draft: the configuration.
+        file: the last parts of its path.
+    """
+    told = next((task for key, task in _TASK_OF_KEY.items() if draft.get(key) is not None), None)
+    loss = draft.get("loss_type")
+    if loss in _RATED_LOSSES:
+        told = "kto"
+    elif loss == "simpo" or (isinstance(loss, list) and len(loss) > 1):
+        told = told or "dpo"  # one trainer has this loss, and one takes several
+    elif str(draft.get("lora_task_type")) == "SEQ_CLS":
+        told = told or "reward"
+    if told is not None:
+        return TaskFound(told)
+    if loss in _SUPERVISED_LOSSES:
+        return TaskFound("sft")
+    if any(draft.get(key) is not None for key in _COMPARING):
+        why = (
+            "TRL's DPO, ORPO, CPO and KTO have these keys alike, and it is read as DPO; say which "
+            "one it is with --task dpo, --task kto or --set preference.loss=orpo (or cpo, slic)"
+        )
+        return TaskFound("dpo", why, _name_of_other(draft, file, ("dpo",)))
+    if any(draft.get(key) is not None for key in _SUPERVISED):
+        return TaskFound("sft")
+    why = (
+        "no key tells the trainer, and it is read as supervised; say which one it is with --task "
+        "sft, dpo, kto or reward, or with --set preference.loss=orpo (or cpo)"
+    )
+    return TaskFound("sft", why, _name_of_other(draft, file, ()))
+
+
+def _name_of_other(draft: Draft, file: str, expected: tuple[str, ...]) -> str:
+    """Return the key and the value, or the file, whose name contains another method."""
+    names = {key: draft.get(key) for key in _NAMES if draft.get(key) is not None}
+    for key, name in {**names, "file": file}.items():
+        if set(_METHOD.findall(str(name).lower())) - set(expected):
+            return f"{key}: {shown(name)}"
+    return ""
