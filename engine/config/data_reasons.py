@@ -160,6 +160,13 @@ SAME_TARGETS = Reason(
     "check which column holds the answer",
     limit=0.0,
 )
+MIXED_MARGINS = Reason(
+    "mixed-margins",
+    "records",
+    "differ from the first ones in whether they have a margin, and a missing one counts as 0",
+    "add the column `margin` to all records, such as 0, or set data.columns: {margin: null}",
+    limit=0.0,
+)
 BEYOND_POSITIONS = Reason(
     "beyond-positions",
     "records",
@@ -439,6 +446,7 @@ REASONS: tuple[Reason, ...] = (
     NAN_LABEL,
     NO_CANDIDATE,
     SAME_TARGETS,
+    MIXED_MARGINS,
     BEYOND_POSITIONS,
     ROLE_NOT_FOUND,
     NO_OFFSETS,

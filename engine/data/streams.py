@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -14,10 +14,10 @@ from ..errors import DataError
 from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .findings import Findings, OncePerPlace
 from .reading import SourceRecords, SourceSummary, of_source
-from .records.formats import Record
+from .records.formats import MARGIN, Record
 from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
-from .screening.trainable import require_usable
-from .sources import is_local, open_rows
+from .screening.trainable import note_margins, require_usable
+from .sources import SourceRecord, is_local, open_rows
 from .tokenized import tokenize_options
 from .tokens.examples import Example
 from .tokens.tokenize import Tokenizer, tokenize_records
@@ -34,6 +34,8 @@ class _Stream:
     reader: RecordReader
     findings: Findings
     """Receives rows that cannot be read, and what is guessed."""
+    graded: bool | None = None
+    """Whether its first pair of answers to be scored has a margin; None for other records."""
     noted: set[str] = field(default_factory=set)
     """What was counted in earlier passes, which is not counted again."""
 
@@ -94,7 +96,21 @@ def _streams(config: RunConfig, findings: Findings) -> Iterator[_Stream]:
             )
         reader = RecordReader(of_source(config, source), source.path, OncePerPlace(findings))
         reader.decide(sample)
-        yield _Stream(source.path, split, config.data.text, reader, findings)
+        graded = _have_margin(reader, sample) if config.task == "reward" else None
+        yield _Stream(source.path, split, config.data.text, reader, findings, graded)
+
+
+def _have_margin(reader: RecordReader, rows: Sequence[SourceRecord]) -> bool | None:
+    """Return whether the first of the rows that is a pair of answers to be scored has a margin.
+
+    None if none is one.
+
+    Raises:
+        DataError: A row is invalid.
+    """
+    prepared = (reader.prepare(row) for row in rows)
+    pairs = (row.values for row in prepared if not isinstance(row, LeftOut))
+    return next((MARGIN in values for values in pairs if "rejected" in values), None)
 
 
 def first_streamed(config: RunConfig, count: int) -> SourceRecords:
@@ -131,10 +147,12 @@ def stream_batches(
     """
     data, seed, options = config.data, config.train.seed, tokenize_options(config)
     found_in_rows = Findings()
+    streams = list(_streams(config, found_in_rows))
     sources: list[Rows] = [
         ShuffledRows(one.path, partial(one.open, data.train_limit), data.shuffle_buffer, seed)
-        for one in _streams(config, found_in_rows)
+        for one in streams
     ]
+    graded = streams[0].graded
 
     def tokenize(rows: list[StreamRow], findings: Findings) -> list[Example]:
         records = [one for one in rows if not isinstance(one, LeftOut)]
@@ -143,6 +161,8 @@ def stream_batches(
                 one.note(findings)
         found = tokenize_records(records, tokenizer, options, findings, lambda done, total: None)
         require_usable(config, found, limits)
+        if graded is not None:
+            note_margins(found, findings, graded=graded)
         return found
 
     weights = [source.weight or 1.0 for source in data.sources]

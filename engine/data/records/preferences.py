@@ -56,13 +56,17 @@ def as_preference(
 def as_scored(values: Values, place: str) -> Values:
     """Return two answers to be scored: without a prompt they are whole texts.
 
+    Texts that begin as transcripts but were not read as such are left without a prompt, so that the
+    row counts as one of another form.
+
     Their margin, if they have one, is a number under the name `MARGIN`.
 
     Raises:
         DataError: The margin is no number.
     """
     found = dict(values)
-    if isinstance(found.get("chosen"), str) and "prompt" not in found:
+    whole = "prompt" not in found and isinstance(found.get("chosen"), str)
+    if whole and not any(_SIGNS.match(str(found.get(name))) for name in ("chosen", "rejected")):
         found["prompt"] = ""
     if (given := found.pop("margin", None)) is not None:
         margin = number_of(given)

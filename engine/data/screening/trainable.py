@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ...config.data_reasons import (
     MASKED_TURNS,
+    MIXED_MARGINS,
     NO_CANDIDATE,
     NO_TARGET,
     ROLE_NOT_FOUND,
@@ -59,6 +60,8 @@ def require_trainable(
     note_positions([*train, *evaluation], limits, findings)
     if config.task == "contrastive":
         require_scores(config.contrastive, evaluation)
+    if config.task == "reward" and (graded := have_margin(train)) is not None:
+        note_margins([*train, *evaluation], findings, graded=graded)
     if not config.data.streaming:
         _require_variety(config, train, findings)
 
@@ -101,8 +104,6 @@ def _require_variety(config: RunConfig, train: Sequence[Example], findings: Find
             _require_negatives(config, train, findings)
     elif config.task == "kto":
         _require_both_ratings(train)
-    elif config.task == "reward":
-        _require_margins(train)
     _note_same_targets(train, findings)
 
 
@@ -182,20 +183,18 @@ def _require_both_ratings(train: Sequence[Example]) -> None:
     )
 
 
-def _require_margins(train: Sequence[Example]) -> None:
-    """Raise if some pairs have a margin and others have none.
+def have_margin(examples: Sequence[Example]) -> bool | None:
+    """Return whether the first pair has a margin; None without pairs."""
+    first = next((one for one in examples if isinstance(one, PreferenceExample)), None)
+    return None if first is None else first.margin is not None
 
-    Raises:
-        DataError: A pair has no margin, although others have one.
-    """
-    pairs = [one for one in train if isinstance(one, PreferenceExample)]
-    without = [one for one in pairs if one.margin is None]
-    if without and len(without) < len(pairs):
-        raise DataError(
-            f"{len(without):,} of {len(pairs):,} pairs have no margin (first: "
-            f"{example_place(without[0])}), but the others have one; add the column 'margin' to "
-            "all of them, such as 0, or set data.columns: {margin: null}"
-        )
+
+def note_margins(examples: Sequence[Example], findings: Findings, *, graded: bool) -> None:
+    """Count the pairs that have no margin if `graded`, and those that have one if not."""
+    for one in examples:
+        if isinstance(one, PreferenceExample) and (one.margin is not None) != graded:
+            detail = "no margin" if graded else f"margin {one.margin:g}"
+            findings.note(MIXED_MARGINS, example_place(one), detail)
 
 
 def _note_same_targets(train: Sequence[Example], findings: Findings) -> None:

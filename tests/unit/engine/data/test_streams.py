@@ -5,8 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fttui.engine.config.data_reasons import MISSING_WORDS, NOT_MATCHING, OTHER_FORM, UNLABELLED
+from fttui.engine.config.data_reasons import (
+    MISSING_WORDS,
+    MIXED_MARGINS,
+    NOT_MATCHING,
+    OTHER_FORM,
+    UNLABELLED,
+)
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from fttui.engine.data.dataset import examine_stream
 from fttui.engine.data.streams import first_streamed, stream_batches
 from fttui.engine.data.tokens.examples import TextExample
 from tests.support.tokenizer import tiny_tokenizer
@@ -53,6 +60,22 @@ def test_rows_of_a_stream_that_do_not_match_are_counted(tmp_path: Path) -> None:
     assert sum(len(stream.take(position)) for position in range(2)) == 3
     for findings in (first, stream.findings):
         assert (findings.count(NOT_MATCHING), findings.count(UNLABELLED)) == (2, 1)
+
+
+def test_margins_of_a_stream_are_counted_where_they_differ_from_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    rows = [{"chosen": f"good {n}", "rejected": f"bad {n}", "margin": n % 3 or None}
+            for n in range(1, 9)]  # fmt: skip
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0, shuffle_buffer=3)
+    model, train = ModelConfig(id="m"), TrainConfig(steps=1, batch=2)
+    config = RunConfig(model=model, data=data, train=train, task="reward")
+    stream = stream_batches(config, tiny_tokenizer(), 0, 1)
+    for position in range(6):
+        stream.take(position)
+    assert stream.findings.count(MIXED_MARGINS) == 2
+    checked = examine_stream(config, tiny_tokenizer(), lambda *progress: None, len(rows))
+    assert checked.findings.count(MIXED_MARGINS) == 2
 
 
 def test_what_is_noticed_in_a_row_counts_once_in_several_passes(tmp_path: Path) -> None:

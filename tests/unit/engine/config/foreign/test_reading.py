@@ -108,7 +108,7 @@ TRL: dict[str, Any] = {
     "output_dir": "out",
 }
 DPO = {"rl": "dpo", "datasets": [{"path": "a.jsonl", "type": "chat_template.default"}]}
-NO_METHOD = dict.fromkeys(("beta", "loss_type", "max_prompt_length"), "absent")
+NO_METHOD: dict[str, Any] = dict.fromkeys(("beta", "loss_type", "max_prompt_length"), "absent")
 """Changes to `TRL` that leave no key of a trainer for preferences."""
 
 
@@ -189,7 +189,7 @@ def test_reward_models_are_carried_over(tmp_path: Path) -> None:
     stated = read(tmp_path, TRL, **NO_METHOD, center_rewards_coefficient=0.02)
     assert (stated.values["task"], stated.values["reward.centering"]) == ("reward", 0.02)
     assert (stated.values["train.lr"], stated.values["adapter.dropout"]) == (5e-6, 0.0)
-    head = {"lora_task_type": "SEQ_CLS", "lora_modules_to_save": ["score"]}
+    head: dict[str, Any] = {"lora_task_type": "SEQ_CLS", "lora_modules_to_save": ["score"]}
     bare = read(tmp_path, TRL, **{**NO_METHOD, **head, "learning_rate": "absent"})
     assert (bare.values["task"], bare.values["train.lr"]) == ("reward", 1e-4)
     assert not bare.of("refused", "dropped")

@@ -499,6 +499,15 @@ def test_answers_to_be_scored_need_no_prompt_and_may_have_a_margin():
     assert (len(talk.chosen.prompt), talk.margin) == (1, 2.0)
 
 
+def test_a_transcript_without_a_last_answer_is_no_text_to_be_scored():
+    turns = "\n\nHuman: Why?\n\nAssistant: "
+    rows = [{"chosen": f"{turns}So.", "rejected": f"{turns}No."}] * 4
+    odd = {"chosen": f"{turns}So.\n\nHuman: thanks", "rejected": f"{turns}No."}
+    reading = Reading("reward", [*rows, odd])
+    assert len(reading.records) == 4
+    assert reading.findings.count(OTHER_FORM) == 1
+
+
 def test_a_margin_that_is_no_number_is_refused_and_other_tasks_do_not_read_it():
     row = {"prompt": "q", "chosen": "g", "rejected": "b", "margin": "much"}
     with pytest.raises(DataError, match="1: column 'margin': got 'much', expected a number"):

@@ -7,10 +7,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace as replace_config
 
 from fttui.engine.config.data_reasons import (
     BEYOND_POSITIONS,
     MASKED_TURNS,
+    MIXED_MARGINS,
     NO_CANDIDATE,
     NO_SCORE,
     NO_TARGET,
@@ -77,6 +79,26 @@ def checked(
     return {one.reason.name: (one.count, one.place) for one in findings}
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("margins", "expected"),
+    [
+        ([1.0, None, 2.0, None], {MIXED_MARGINS.name: (2, "g:1")}),
+        ([None, None, 0.5], {MIXED_MARGINS.name: (1, "g:2")}),
+        ([0.0, 1.0], {}),
+        ([None, None], {}),
+    ],
+)
+def test_pairs_with_and_without_a_margin_need_consent(
+    margins: list[float | None], expected: dict[str, tuple[int, str]], *, streaming: bool
+) -> None:
+    run = config("reward")
+    run = replace_config(run, data=replace_config(run.data, streaming=streaming))
+    found = checked(run, [graded(number, margin) for number, margin in enumerate(margins)])
+    assert found == expected
+    assert MIXED_MARGINS.limit == 0
+
+
 PAIRS = config("contrastive")
 
 
@@ -114,11 +136,6 @@ PAIRS = config("contrastive")
             config("kto"),
             [rated(n, desirable=False) for n in range(6)],
             r"all 6 completions are rated undesirable and none desirable.*add desirable",
-        ),
-        (
-            config("reward"),
-            [graded(0, 1.0), graded(1, None)],
-            r"1 of 2 pairs have no margin \(first: g:1\)",
         ),
         (
             config("contrastive", {"kind": "cosent"}),

@@ -82,3 +82,19 @@ def test_other_commands_recognize_the_file(
     extra = ["--headless"] if command == "run" else []
     assert main([command, str(other), *extra]) == 2
     assert "a configuration of axolotl; import it with: fttui import" in capsys.readouterr().err
+
+
+def test_a_trainer_that_only_a_name_tells_is_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "recipe.yaml", tmp_path / "my.yaml"
+    file.write_text(
+        "model_name_or_path: org/model\ndataset_name: org/data\nbeta: 0.05\nmax_length: 512\n"
+        "learning_rate: 5e-6\noutput_dir: out/orpo-7b\nnum_train_epochs: 1\n"
+    )
+    command = ["import", str(file), "-o", str(out), "--no-check"]
+    assert main(command) == 2
+    assert "--set preference.loss=orpo" in capsys.readouterr().err
+    assert main([*command, "--set", "preference.loss=orpo"]) == 0
+    config = load_config(out).config
+    assert (config.task, config.preference.loss, config.preference.beta) == ("dpo", "orpo", 0.05)
