@@ -204,7 +204,7 @@ class _Builder:
         return config
 
     def _refuse_newer(self, root: Value) -> None:
-        """Refuse a configuration of a version that is not known before its keys are looked at.
+        """Refuse a configuration of a newer version, before its keys are checked.
 
         Raises:
             ConfigError: A newer fttui wrote it.

@@ -12,9 +12,9 @@ Format = Literal["messages", "prompt_completion", "text", "preference", "rated",
 SCORED_KINDS = ("cosent", "cosine")
 """Contrastive losses of pairs with similarity scores; they use no negatives."""
 PREFERENCE_TASKS = ("dpo", "kto")
-"""Tasks that learn from rated or compared completions by their log-probabilities."""
+"""Tasks that learn from rated or compared completions, by log-probabilities of the model."""
 COMPARING_TASKS = (*PREFERENCE_TASKS, "reward")
-"""Tasks whose loss goes from chance level to zero as good answers are told from bad ones."""
+"""Tasks that learn to distinguish good answers from bad ones; their loss falls towards zero."""
 FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
     "sft": ("messages", "prompt_completion", "text"),
     "contrastive": ("pairs",),

@@ -54,7 +54,7 @@ def exponential(share: float, *, floor: float) -> float:
 
 
 def drops(share: float, *, milestones: tuple[float, ...], gamma: float) -> float:
-    """Return `gamma` to the power of the milestones that have been reached."""
+    """Return `gamma` to the power of the number of milestones that have been reached."""
     return float(gamma ** sum(share >= milestone for milestone in milestones))
 
 

@@ -88,7 +88,10 @@ def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
 
 
 def leashed(before: RunSettings, after: RunSettings, leash: Leash | None) -> RunSettings:
-    """Return the settings after a command, with the factor from which the limits of agents count.
+    """Check a change of the learning rate against the limits of agents; return the new settings.
+
+    They note the factor on the learning rate from which the limits count: the one before agents
+    changed it.
 
     A person or the autopilot who sets the learning rate, even to the value that it has, moves it.
 

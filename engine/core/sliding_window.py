@@ -8,14 +8,15 @@ from bisect import bisect_left, insort
 import msgspec
 
 KEPT, MOST_KEPT, ALWAYS_KEPT = 2, 4, 32
-"""How many of the highest numbers are kept sorted, as multiples of what was asked for, and more.
+"""How many of the highest numbers an `UpperWindow` keeps sorted when `count` are asked for.
 
-They are chosen anew when they are too few, or so many that they cost too much.
+It selects `KEPT` × count + `ALWAYS_KEPT`, and selects again when it has fewer than count, or more
+than `MOST_KEPT` × count + `ALWAYS_KEPT`.
 """
 
 
 def median_of(ordered: list[float]) -> float:
-    """Return the median of numbers in ascending order, of which there must be some."""
+    """Return the median of numbers in ascending order; there must be at least one."""
     count = len(ordered)
     middle = count // 2
     return ordered[middle] if count % 2 else 0.5 * (ordered[middle - 1] + ordered[middle])
@@ -75,7 +76,7 @@ class SlidingWindow(msgspec.Struct, dict=True):
 
 
 class LastValues(msgspec.Struct):
-    """The last `size` numbers, for figures that are seldom asked for."""
+    """The last `size` numbers, unsorted, for a median that is seldom asked for."""
 
     size: int
     values: list[float] = []
@@ -88,14 +89,14 @@ class LastValues(msgspec.Struct):
         return values.pop(0) if len(values) > self.size else None
 
     def median(self) -> float:
-        """Return the median of the numbers, of which there must be some."""
+        """Return the median of the numbers; there must be at least one."""
         return median_of(sorted(self.values))
 
 
 class UpperWindow(msgspec.Struct, dict=True):
     """The last `size` numbers, of which only the highest are kept sorted.
 
-    A number below them costs no search. How many are kept follows from what was asked for.
+    Adding a number below these needs no search. How many are sorted depends on `highest_of`.
     """
 
     size: int
@@ -125,10 +126,10 @@ class UpperWindow(msgspec.Struct, dict=True):
     def highest_of(self, count: int) -> list[float]:
         """Return at least the `count` highest numbers, in ascending order.
 
-        There must be so many. The list changes with the next push.
+        The window must have that many numbers. The list changes with the next push.
         """
         highest, most = self.highest, MOST_KEPT * count + ALWAYS_KEPT
-        # Equal numbers at the floor cannot be told apart by another one.
+        # Many numbers that are equal to the floor would all be selected again.
         too_many = len(highest) > most and highest[-most] > self.floor
         if too_many or len(highest) < count:
             ordered = sorted(self.values)

@@ -179,9 +179,10 @@ def stream_batches(
 
 
 def _why_not_read_again(config: RunConfig) -> str:
-    """Return why streamed sources cannot be read again from an earlier row on, or nothing.
+    """Return why streamed sources cannot be read again from an earlier row on; empty if they can.
 
-    A stream of the hub may have changed meanwhile, and begins anew for every step back.
+    A dataset on the Hub may have changed meanwhile, and reading an earlier row starts its stream
+    anew.
     """
     remote = [one.path for one in config.data.sources if not is_local(one.path)]
     if not remote:

@@ -56,7 +56,7 @@ class ModelCard:
     gguf: str | None = None
     """Name of the GGUF file; None for an export to the Python libraries."""
     mean_of: Sequence[str] = ()
-    """The checkpoints of whose weights these are the mean; empty if of one."""
+    """The checkpoints whose weights are averaged, oldest first; empty if they are of one alone."""
     left_out: Sequence[str] = ()
     """What the format of the export could not carry over, a sentence each."""
 
@@ -238,7 +238,7 @@ def _quantized_usage(model: ModelConfig) -> Iterator[str]:
 def head_notes(config: RunConfig) -> list[str]:
     """Return the note for a card that the head was quantized in training; none if it was not.
 
-    There is none for embedding and reward models either, which have no use for the head.
+    There is none for embedding and reward models either, because they do not use the head.
     """
     without = config.task in ("contrastive", "reward")
     quantized = config.train.memory == "lean" and not without

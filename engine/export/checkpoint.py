@@ -32,7 +32,7 @@ class TrainedFiles:
     averaged: bool
     """Whether the weights are the moving average."""
     mean_of: tuple[str, ...] = ()
-    """The checkpoints of whose weights these are the mean, oldest first; empty if of one."""
+    """The checkpoints whose weights are averaged, oldest first; empty if they are of one alone."""
 
 
 def read_trained(run: RunDirectory, wanted: str, *, ema: bool, average: int = 1) -> TrainedFiles:
@@ -42,7 +42,7 @@ def read_trained(run: RunDirectory, wanted: str, *, ema: bool, average: int = 1)
         run: the run, which may be training.
         wanted: a name, a step, or `last`.
         ema: read the moving average instead of the last weights.
-        average: take the mean of the weights of this many checkpoints, of which it is the last.
+        average: number of checkpoints whose weights are averaged; `wanted` is the last of them.
 
     Raises:
         CheckpointError: a checkpoint is missing or damaged, or has no moving average, or fewer lead
@@ -70,17 +70,17 @@ def read_trained(run: RunDirectory, wanted: str, *, ema: bool, average: int = 1)
 def _leading(
     run: RunDirectory, ledger: CheckpointStore, last: Manifest, count: int
 ) -> list[Manifest]:
-    """Return the last `count` checkpoints on the way to one, which is the last of them.
+    """Return the last `count` kept checkpoints of the steps that lead to one, this one included.
 
     Raises:
-        CheckpointError: there are fewer.
+        CheckpointError: there are fewer, or the journal does not report the last one.
     """
     if count == 1:
         return [last]
     way = names_leading_to(last.name, readable_records(run))
     if not way:
         raise CheckpointError(
-            f"--average {count}: the journal does not tell which checkpoints lead to {last.name}; "
+            f"--average {count}: the journal does not say which checkpoints lead to {last.name}; "
             "name a checkpoint that the run wrote itself"
         )
     kept = {manifest.name: manifest for manifest in ledger.all()}

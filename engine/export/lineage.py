@@ -62,10 +62,10 @@ def readable_records(run: RunDirectory) -> Iterator[Record]:
 
 
 def names_leading_to(last: str, records: Iterable[Record]) -> list[str]:
-    """Return the names of the checkpoints on the way to one, oldest first, itself included.
+    """Return the names of the checkpoints whose steps lead to one, oldest first, with this one.
 
     Checkpoints of steps that were rolled back are left out. Some may have been removed since. The
-    list is empty if the records do not report the checkpoint.
+    list is empty if the records do not report the checkpoint `last`.
     """
     names: list[tuple[int, str]] = []
     for record in records:

@@ -210,7 +210,7 @@ def _write_adapter_files(
     *,
     scores: bool = False,
 ) -> None:
-    """Write the adapter files that PEFT reads; `scores` tells that they are of a reward model."""
+    """Write the adapter files that PEFT reads; `scores` is true for those of a reward model."""
     settings = json.loads(files.settings)
     settings["inference_mode"] = True
     if scores:

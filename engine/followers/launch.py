@@ -19,9 +19,10 @@ _RESTARTING = "fttui.engine.followers.restarting"
 
 
 def launch_followers(run: RunDirectory, config: RunConfig) -> None:
-    """Start what follows a run, and what starts it again when it is killed.
+    """Start the processes that deliver a run to its trackers and send its messages.
 
-    A process that cannot be started is one line in the log.
+    Each runs under a process that starts it again when it is killed. If one cannot be started, the
+    log has a warning.
     """
     folder = str(run.path.absolute())
     for tracker in dict.fromkeys(config.trackers):
@@ -39,4 +40,4 @@ def _start(run: RunDirectory, name: str, command: list[str], log_name: str) -> N
     try:
         start_in_background(run, _RESTARTING, [name, *command], log=log_name)
     except (OSError, subprocess.CalledProcessError) as error:
-        log.warning("what follows the run for %s cannot be started: %s", name, error)
+        log.warning("the process for %s cannot be started: %s", name, error)

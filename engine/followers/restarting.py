@@ -1,7 +1,7 @@
-"""The process that starts a follower, and starts it again when it was killed.
+"""The process that starts a follower of a run, and starts it again when it was killed.
 
 `python -m fttui.engine.followers.restarting NAME MODULE ARGUMENTS` runs `MODULE` until it ends by
-itself. Its output goes where that of the follower goes.
+itself. Both write to the same output.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 
 PAUSES_S = (1.0, 5.0, 20.0, 60.0, 60.0)
-"""Seconds before each new start; after as many the follower stays ended."""
+"""Seconds before each new start; after the last one the follower is not started again."""
 WISHED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-"""Signals by which somebody wishes the follower to end."""
+"""Signals by which a user or the system asks a process to end."""
 
 
 def keep_running(
@@ -23,8 +23,9 @@ def keep_running(
 ) -> int:
     """Run a command until it ends by itself; return its exit code, negative for a signal.
 
-    A command that a signal killed, such as that of a lack of memory, is started again, as often as
-    `PAUSES_S` has entries. A signal to end is passed on to it and is no reason to start it again.
+    A command that a signal killed, such as SIGKILL for lack of memory, is started again, as often
+    as `PAUSES_S` has entries. SIGTERM is passed on to the command. A command that one of `WISHED`
+    ended is not started again.
 
     Args:
         command: the command.
@@ -40,8 +41,8 @@ def keep_running(
             return code
         killed = f"killed by {signal.Signals(-code).name}"
         if pause_s is None:
-            say(f"{killed}; not started again after {len(PAUSES_S)} times; deliver the rest with: "
-                "fttui sync")  # fmt: skip
+            say(f"{killed}; it was started {len(PAUSES_S)} times again and stays ended; what a "
+                "tracker lacks is delivered with: fttui sync")  # fmt: skip
             return code
         say(f"{killed}; started again in {pause_s:.0f} s ({number} of {len(PAUSES_S)})")
         wait(pause_s)
@@ -49,7 +50,7 @@ def keep_running(
 
 
 def _run(command: Sequence[str]) -> int:
-    """Run a command to its end, passing SIGTERM on to it; return its code."""
+    """Run a command to its end, passing SIGTERM on to it; return its exit code."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     before = signal.signal(signal.SIGTERM, lambda _number, _frame: process.terminate())
     try:
@@ -59,7 +60,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run a module of fttui; return its exit code, 128 and the signal if one ended it."""
+    """Run a module of fttui; return its exit code, or 128 plus the signal that ended it."""
     name, module, *rest = arguments
     for ignored in (signal.SIGHUP, signal.SIGINT):
         signal.signal(ignored, signal.SIG_IGN)

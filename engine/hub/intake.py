@@ -166,7 +166,7 @@ class Intake:
             state: state of the run.
             now: present time.
             refused: commands that the trainer of the run cannot carry out, verb to reason.
-            unknown: returns that the run lacks what a command names; None if it has it.
+            unknown: returns why a command names something that the run lacks; None if it does not.
             disk_free_bytes: free space for the journals of the run; None if it is not known.
         """
         known = self._decided.get(message.id)
@@ -281,7 +281,7 @@ class Intake:
 
 
 def _acted(command: AnyCommand) -> AnyCommand:
-    """Return the command that a proposal is about; any other command unchanged."""
+    """Return the proposed command of a proposal; any other command unchanged."""
     return command.command if isinstance(command, Propose) else command
 
 

@@ -82,7 +82,7 @@ class Proposals:
         if not name:
             return None
         if found is None:
-            return f"there is no proposal {name}; it has the name that `propose` answered with"
+            return f"there is no proposal {name}; expected a name that `propose` has printed"
         if how := self._closed.get(name):
             return f"the proposal {name} was {how}"
         if (late_s := expired_s(found.entry)) is not None and late_s > 0:

@@ -13,7 +13,9 @@ from ..run.checkpoint_store import CheckpointStore
 def why_unknown(
     command: AnyCommand, store: CheckpointStore, anomalies: Collection[str]
 ) -> str | None:
-    """Return that the run lacks what a command names, with the nearest names; None if it has it.
+    """Return why a command is refused whose checkpoint or anomaly the run lacks, or None.
+
+    The text names the existing ones, of many the most similar.
 
     Args:
         command: the submitted command.

@@ -131,8 +131,8 @@ def show(
 ) -> None:
     """Show the curves of a run in the output of a notebook cell, and follow it while it trains.
 
-    A live run is followed until it ends, for some `seconds`, or until the cell is interrupted. The
-    files of the run are read and nothing else, so the training does not notice.
+    A live run is followed until it ends, until `seconds` are over, or until the cell is
+    interrupted. Only the files of the run are read, so the training does not notice.
 
     Args:
         run: name of the run, a unique beginning of it, or its folder; None is the newest run.
@@ -145,7 +145,7 @@ def show(
     Raises:
         ImportError: IPython is not installed.
         FttuiError: no run or several runs match.
-        ValueError: there is no such theme.
+        ValueError: `theme` is neither `light` nor `dark`.
     """
     from fttui.tui.notebook import show as show_run
 

@@ -37,7 +37,7 @@ class ContrastiveResult:
     positive included."""
 
     def loss_alone(self) -> ContrastiveResult:
-        """Return the loss without anchors and measurements, to be added to another result."""
+        """Return the loss with no anchors and zero measurements, to add to another result."""
         nothing = {name: torch.zeros_like(value) for name, value in self.sums.items()}
         return ContrastiveResult(self.loss_sum, 0, nothing)
 

@@ -111,7 +111,8 @@ def static_log_probs(
         hidden: Last hidden states [B, T, H]; position t predicts token t + 1.
         labels: [B, T] token ids, -100 = not counted.
         lm_head: Maps [n, H] to logits [n, V].
-        context: [B, T] token ids that are summed apart, where `labels` has none; -100 elsewhere.
+        context: [B, T] token ids that are summed separately, where `labels` has none; -100
+            elsewhere.
 
     Returns:
         Sums [B] over the labels and over the context, in fp32; 0 for a sequence without any.
@@ -199,7 +200,7 @@ def _vocabulary(lm_head: nn.Module) -> int:
 
 @dataclass(frozen=True)
 class _Form:
-    """What the loss of a token is made of."""
+    """How the loss of a token is computed: label smoothing, focal exponent and weight."""
 
     smoothing: float
     focal: float
@@ -226,9 +227,9 @@ def _selected(weights: Tensor | None, labels: Tensor, index: Tensor) -> Tensor |
 
 
 def _shaped(losses: Tensor, focal: float, weights: Tensor | None) -> Tensor:
-    """Return the losses [n] of tokens with the focal factor and the weights."""
+    """Return the losses [n] of tokens, multiplied by the focal factor and the weights."""
     if focal:
-        # The smallest distance from 1 keeps the gradient finite for exponents below 1.
+        # 1 − p is at least eps, which keeps the gradient finite for exponents below 1.
         losses = (-torch.expm1(-losses)).clamp_min(torch.finfo(losses.dtype).eps) ** focal * losses
     return losses if weights is None else losses * weights.to(losses.dtype)
 

@@ -136,7 +136,8 @@ _PAIR_LOSSES: Mapping[PairLoss, Callable[[Tensor, Tensor, PairLossSettings], Ten
     "cpo": _sigmoid,
     "slic": _hinge,
 }
-"""The functions of the losses in `PAIR_LOSSES`; each takes r of both sides, per token if so."""
+"""The functions of the losses in `PAIR_LOSSES`. Each takes r of the chosen and of the rejected
+completions, [B] each, and per token if its traits say so."""
 
 
 def pair_losses(

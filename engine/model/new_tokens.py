@@ -36,8 +36,8 @@ def add_rows(base: Any, new: Mapping[int, Sequence[int]], trained: Sequence[str]
 
     Args:
         base: A frozen transformers model.
-        new: Ids of the new tokens, each with the ids of the known rows; without any, all rows
-            before the first new one are.
+        new: For each new token, the ids of known tokens: its rows start as the mean of their rows,
+            or of all rows before the first new one if there are none.
         trained: Modules that the configuration trains as a whole.
 
     Raises:
@@ -96,7 +96,10 @@ def _tied(base: Any) -> bool:
 
 @torch.no_grad()
 def _fill(weight: Tensor, new: Mapping[int, Sequence[int]]) -> None:
-    """Set the row of each new token to the mean of its known rows, or of all before the first."""
+    """Set the row of each new token to the mean of its known rows.
+
+    Without known rows it is the mean of all rows before the first new one.
+    """
     mean = weight[: min(new)].mean(dim=0, dtype=torch.float32)
     for number, pieces in new.items():
         own = weight[list(pieces)].mean(dim=0, dtype=torch.float32) if pieces else mean

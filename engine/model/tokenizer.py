@@ -25,10 +25,10 @@ class ModelTokenizer:
 
     tokenizer: PreTrainedTokenizerBase
     new_tokens: Mapping[int, Sequence[int]]
-    """The ids that it did not have, each with the known ids whose rows give it its first rows; all
-    known ones if there are none."""
+    """For each added id, the known ids whose rows are averaged for its first rows; empty for the
+    mean of all known rows."""
     known: Sequence[str] = ()
-    """The configured tokens that it had already."""
+    """The configured tokens that the tokenizer had already."""
 
 
 def load_tokenizer(
@@ -119,7 +119,10 @@ def read_tokenizer(source: str, model: ModelConfig, data: DataConfig) -> ModelTo
 def _with_new_tokens(
     tokenizer: PreTrainedTokenizerBase, tokens: Sequence[NewToken], special: Sequence[str]
 ) -> ModelTokenizer:
-    """Add the tokens that a tokenizer lacks, once it has split what their first rows come from."""
+    """Add the tokens that a tokenizer lacks.
+
+    Their descriptions are split first, by the tokenizer without the new tokens.
+    """
     pieces = {one.token: _pieces(tokenizer, one.description or one.token) for one in tokens}
     new = dict(add_special_tokens(tokenizer, special))
     new |= add_special_tokens(tokenizer, [one.token for one in tokens if one.special])
@@ -137,7 +140,7 @@ def _with_new_tokens(
 
 
 def _pieces(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Return the ids of a text, without that of the unknown token."""
+    """Return the token ids of a text, without that of the unknown token."""
     found = tokenizer(text, add_special_tokens=False)["input_ids"]
     return [int(one) for one in found if one != tokenizer.unk_token_id]
 

@@ -82,15 +82,15 @@ def text_of(args: list[str], what: str) -> str:
 
 
 _ALL, _NEAR = 8, 4
-"""Up to the first number, all names are listed; of more, as many as the second number."""
+"""Up to `_ALL` names are all listed; of more, the `_NEAR` most similar ones."""
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 def existing(wanted: str, names: Sequence[str], kind: str) -> str:
-    """Return the names that exist in place of one that does not, such as `existing anomalies: …`.
+    """Return a list of existing names for an error about a name that does not exist.
 
-    Of many names it lists the most similar ones in their order, with the number of all. If the
-    names and what is wanted hold numbers, the nearest numbers are the most similar.
+    It reads `existing anomalies: …`, or with many names `nearest of 90 anomalies: …` and the most
+    similar ones in their order. Names with numbers are compared by these.
 
     Args:
         wanted: the name that does not exist.

@@ -27,8 +27,8 @@ def culprit_headline(event: CulpritsFound) -> str:
             return f"{step}: without {names}{where} {gone}"
         case "spread":
             unchanged = "with all of them replaced, loss and norm change too little"
-            before = f", nor one of the {found.earlier} steps before" if found.earlier else ""
-            return f"{step}: no sample is the cause{before}; {unchanged}"
+            of = f" of it or of the {found.earlier} steps before" if found.earlier else ""
+            return f"{step}: no sample{of} is the cause; {unchanged}"
         case "together":
             return f"{step}: no single sample{where} is the cause, but some of them together are"
         case "unfinished":

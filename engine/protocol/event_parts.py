@@ -91,11 +91,11 @@ class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: str = ""
     """The checkpoint from which the steps before were trained again."""
     steps: int = 0
-    """Steps that were trained again to come to that of the anomaly."""
+    """How often steps before that of the anomaly were trained again, on the way or in tests."""
     tests: int = 0
     """How often the step of the anomaly was repeated with some samples replaced."""
     samples: int = 0
-    """Samples of the step whose samples were searched last."""
+    """Number of samples of the step that was searched last."""
     loss: float | None = None
     """Loss of the step as it was; None if it was not repeated."""
     grad_norm: float | None = None

@@ -17,7 +17,7 @@ AgentMode = Literal["propose", "act"]
 
 
 class Leash(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of an agent that only the engine can check, which knows what a command sets."""
+    """The limits of agents that only the engine can check, because it knows what a command sets."""
 
     lr_low: float
     """Smallest factor on the learning rate that agents may reach in total."""
@@ -35,7 +35,7 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     lr_scale: float = 1.0
     """Factor on the learning rate of the schedule."""
     lr_scale_before_agents: float | None = None
-    """The factor before agents changed it, from which their limits count.
+    """The factor before agents changed it, to which their limits refer.
 
     None unless agents were the last to change it.
     """

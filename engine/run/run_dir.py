@@ -55,12 +55,12 @@ class _Format(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunOrigin:
-    """What has created a run, other than a command of a user."""
+    """The script or the cluster's job that created a run; both are empty for a user's command."""
 
     script: str = ""
-    """Command line of the script whose trainer is watched."""
+    """Command line of the script whose trainer is watched; empty without one."""
     job: str = ""
-    """Name of the cluster's job."""
+    """Name of the cluster's job; empty without one."""
 
 
 NO_ORIGIN = RunOrigin()

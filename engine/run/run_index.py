@@ -145,7 +145,7 @@ def find_run(root: Path, wanted: str | None, *, live: bool = False) -> RunDirect
 
 
 def _of_known_format(run: RunDirectory) -> RunDirectory:
-    """Return the run, unless its format is unknown.
+    """Return the run, unless its format is newer than this version knows.
 
     Raises:
         NewerRun: a newer version wrote it.
@@ -154,7 +154,7 @@ def _of_known_format(run: RunDirectory) -> RunDirectory:
         run.identity()
     except NewerRun:
         raise
-    except NoSuchRun:  # what else is wrong with it is said where it is read
+    except NoSuchRun:  # where the run is read, the error says what is wrong with it
         pass
     return run
 

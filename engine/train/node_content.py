@@ -13,7 +13,7 @@ from .checkpoint.optimizer_state import bit_sums
 from .distributed.agreement import Agreement
 
 _EVERY = 64
-"""Of so many examples one is compared token by token, all others by id and length."""
+"""One of this many examples is compared token by token, the others by id and length."""
 
 
 def weights_digest(model: Any) -> bytes:

@@ -1,6 +1,6 @@
-"""Follows a run of this machine by its files: no hub, no connection, nothing that the run notices.
+"""Follow a run of this machine by its files, without a hub, so that the run does not notice.
 
-A notebook uses it, whose event loop belongs to others.
+The notebook uses it, because sessions need an event loop of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class RunFollower:
-    """Reads on where it has stopped, each time it is asked."""
+    """Reads the files of a run; each refresh goes on where the last one stopped."""
 
     def __init__(self, run: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         """Follow a run; `clock` returns Unix seconds."""
@@ -50,7 +50,7 @@ class RunFollower:
         return self.state.link.link is Link.ENDED or self.state.state.ended
 
     def refresh(self) -> AppState:
-        """Read what the journal has gained, and return the state of the run as it is now."""
+        """Read the new records of the journal, and return the state of the run as it is now."""
         reader = self._reader = self._reader or self._start()
         beat = beat_from_folder(self.run, self.state.run.seq, now=self._clock())
         # After the heartbeat, so that an ended run is read to its end.

@@ -7,9 +7,9 @@ from fttui.engine.protocol.events import StepsProfiled
 from ..text import format as fmt
 
 BAR = 24
-"""Cells of the bar of a part that takes the whole step, where nothing else is asked for."""
+"""Default length, in cells, of the bar of a part that takes the whole step."""
 _LABELS = {"judge": "check"}
-"""What a part of a step is called where its name in the journal says less."""
+"""Labels of parts of a step that are clearer than their names in the journal."""
 
 
 def profile_lines(found: StepsProfiled, *, bar_cells: int = BAR) -> list[str]:
@@ -17,8 +17,8 @@ def profile_lines(found: StepsProfiled, *, bar_cells: int = BAR) -> list[str]:
 
     Args:
         found: the profile.
-        bar_cells: the length of the bar of a whole step; 0 draws no bars, for those who have the
-            lines read to them.
+        bar_cells: the length of the bar of a part that takes the whole step; 0 draws no bars, as
+            for a screen reader.
     """
     return [
         f"{_time(found.step_s)} per step, over {fmt.plural(found.steps, 'step')}",

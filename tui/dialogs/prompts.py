@@ -190,9 +190,10 @@ def read_command(text: str, state: AppState) -> ParsedInput:
 
 
 def _unknown(command: AnyCommand, state: AppState) -> str:
-    """Return that the run lacks the checkpoint or anomaly of a command, and which it has near it.
+    """Return an error if the run lacks the checkpoint or anomaly that a command names.
 
-    Empty if the run has it, or the command names none.
+    It lists the existing ones, of many the most similar. Empty if the run has it, or the command
+    names none.
     """
     match command:
         case Rollback(checkpoint=wanted):

@@ -27,7 +27,7 @@ LOOKS = (
     "axis", "mark", "alarm", "watch", "cursor", "raw", "ema", "live", "eval", "clip", "old",
     "gone", "band", "held", "kept", "limit", "run1", "run2", "run3", "run4",
 )  # fmt: skip
-"""The looks of cells. A look number plus their amount is the same look on the shade of a span."""
+"""The looks of cells. The index of a look plus `len(LOOKS)` is that look on a shaded span."""
 MARK_SHAPE = {
     "info": "·", "command": "┴", "checkpoint": "◆", "verdict": "✓", "note": "✎", "rollback": "↺",
     "watch": "△", "alarm": "▲",

@@ -25,7 +25,7 @@ _ASCII_SIGNS = {
     "kept": ":",
 }  # fmt: skip
 _SPARSE = "kept"
-"""The style of an area with every fourth dot, which differs without colours from other areas."""
+"""Style of an area drawn with every fourth dot, so that it differs from others without colours."""
 
 
 @dataclass(frozen=True)

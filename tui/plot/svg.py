@@ -1,6 +1,7 @@
 """Draw the panels of a run as one SVG, from the same pictures as the plots of the app.
 
-Pixels: a panel has a frame with labels of the y axis on the left and of the x axis beneath it.
+All lengths are in pixels. Each panel has the labels of the y axis on the left and those of the x
+axis beneath.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ PER_ROW = 2
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 28, 40
 _HEAD = 44
 _COLUMNS = (WIDTH - _LEFT - _RIGHT) // 2
-"""Columns for which curves are thinned, as those of cells: a point for each pixel."""
+"""Columns for which curves are thinned, with two points each, so that each pixel has a point."""
 _FONT = "ui-monospace, Menlo, Consolas, monospace"
 _LINE = {"raw": 1.0, "ema": 2.0, "eval": 1.5, "old": 1.0, "limit": 1.0}
 _DASHED = frozenset({"clip", "limit"})
@@ -171,7 +172,7 @@ class _Drawing:
         return _LEFT + self._width * (place - low) / (high - low)
 
     def _y(self, share: float) -> float:
-        """Return the height of a share of the y axis; what lies outside is drawn at its edge."""
+        """Return the y coordinate of a share of the y axis; others than 0 to 1 are at its ends."""
         return _TOP + self._height * (1.0 - min(1.0, max(0.0, share)))
 
 

@@ -93,7 +93,7 @@ _CURVES = {
 }  # fmt: skip
 
 _AREAS = {"plot-held": "stack-0", "plot-kept": "stack-1"}
-"""The parts of a stacked bar whose colours the areas of a plot have."""
+"""Colour of an area in a plot → the part of a stacked bar that has the same colour."""
 
 
 def _hues(first: Color) -> list[Color]:

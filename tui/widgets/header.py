@@ -142,8 +142,8 @@ _LINK_WORDS = {
 def control_text(state: AppState) -> Content:
     """Return who has control of the run, or `read-only` for a viewer that sends no commands.
 
-    If nobody has control, it names the key that takes it; that nobody has it is said to several
-    viewers only. The text is empty if the run has ended or nothing is known yet.
+    If nobody has control, it names the key that takes it; that nobody has control is said only if
+    there are several viewers. The text is empty if the run has ended or nothing is known yet.
     """
     if state.read_only:
         return assemble(("read-only", DIM))

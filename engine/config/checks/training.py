@@ -19,7 +19,8 @@ SCHEDULE_KEYS = {
     "schedule_milestones": "step",
     "schedule_gamma": "step",
 }
-"""Keys of one schedule only; `schedule_cycles` was read without this check before."""
+"""Keys that only one schedule uses, with that schedule. `schedule_cycles` is left out, because
+earlier versions accepted it with any schedule."""
 
 
 def _check_length(config: RunConfig) -> Iterator[Problem]:

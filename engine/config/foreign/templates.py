@@ -14,21 +14,22 @@ _TOKEN = re.compile(r"\{(bos|eos)\}")
 
 @dataclass(frozen=True)
 class _Turns:
-    """What stands around the messages of a conversation; `{bos}` and `{eos}` are tokens."""
+    """The texts that a template puts around messages; `{bos}` and `{eos}` are special tokens."""
 
     system: tuple[str, str]
     """Before and after a system message."""
     user: tuple[str, str]
     """Before and after a message of the user."""
     opening: str
-    """Before an answer, also to ask for one."""
+    """Before an answer; it is the generation prompt, too."""
     closing: str
     """After an answer."""
     start: str = ""
+    """At the beginning of a conversation."""
     between: str = ""
     """Between two messages."""
     first: str = ""
-    """System message of a conversation that has none."""
+    """System message for a conversation that begins without one."""
     in_user: bool = False
     """Whether the system message stands inside the next message of the user."""
 
@@ -97,7 +98,7 @@ _LLAMA4 = (
     .replace("eot_id", "eot")
 )
 OWN_TEMPLATES = {"chatml": _CHATML, "llama3": _LLAMA3}
-"""Name → Jinja text of the templates that axolotl also names in types of preferences."""
+"""Name → Jinja text of the templates that axolotl also uses in names of types of preferences."""
 
 
 def _chatml_with(system: str) -> str:

@@ -205,7 +205,7 @@ def estimate_memory(
 
 
 def _copies(config: RunConfig, trained: int, formats: _Formats) -> int:
-    """Return the bytes of the moving average, and of the adapter at the start as the reference."""
+    """Return the bytes of copies of the trained weights: the moving average and the reference."""
     average = 4 * trained if config.train.ema else 0
     if config.copies_reference:
         return average + trained * formats.adapter
@@ -307,7 +307,7 @@ def _adapter_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTenso
 def _own_tensors(config: RunConfig, arch: Architecture) -> list[TrainedTensor]:
     """Return every trained weight of the model itself, without an adapter.
 
-    If `train.layers` is a pattern, all weights count. Stacked experts have no two dimensions.
+    If `train.layers` is a pattern, all weights count. Stacked experts do not count as matrices.
     """
     one_layer = [TrainedTensor(shape) for shape in arch.linears.values()]
     one_layer += [TrainedTensor((arch.hidden,))] * 2

@@ -18,10 +18,10 @@ class NewToken(Section, frozen=True, kw_only=True):
     token: str
     """Text of the token."""
     description: str | None = None
-    """Text whose tokens give the token its first rows, by their mean; null: the token's own text,
-    as the tokenizer splits it before."""
+    """Text that describes the token: its rows start as the mean of the rows of the text's tokens;
+    null: the token's own text, as the tokenizer splits it without the new token."""
     special: bool = False
-    """Whether it is a special token, which is left out where special tokens are."""
+    """Whether it is a special token, which `skip_special_tokens` leaves out of decoded text."""
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):

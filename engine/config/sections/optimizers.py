@@ -1,4 +1,4 @@
-"""The table of optimizers: where each comes from, what it keeps per weight, what it can be set to.
+"""The table of optimizers: the package, the state per weight and the settings of each.
 
 One entry is one value of `train.optimizer`. Checks, memory plan, import of other tools' files and
 the builders of training read it here; no torch.
@@ -39,35 +39,36 @@ class TrainedTensor:
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """What is known of one optimizer before a run."""
+    """One optimizer: its package, the size of its state, and the keys of `train` that it uses."""
 
     library: Library
     states: float
-    """Values of its state per element of a weight."""
+    """Number of state values per element of a weight."""
     bits: Literal[8, 32] = 32
+    """Bits of a state value; with 32 it has the precision of its weight or fp32."""
     paged: bool = False
     """Whether the driver may move large parts of the state to the host."""
     state_in_fp32: bool = False
-    """Whether the state is in fp32 for weights of any precision, and not in that of its weight."""
+    """Whether the state is always in fp32; otherwise it has the precision of its weight."""
     compensated: bool = False
-    """Whether weights in bf16 have one more state, which holds what rounding has cost them."""
+    """Whether weights in bf16 have one more state value, which sums up their rounding errors."""
     betas: bool = False
-    """Whether `train.betas` is a setting of it."""
+    """Whether it uses `train.betas`."""
     epsilon: bool = False
-    """Whether `train.epsilon` is a setting of it."""
+    """Whether it uses `train.epsilon`."""
     momentum: bool = False
-    """Whether `train.momentum` is a setting of it."""
+    """Whether it uses `train.momentum`."""
     plain: bool = False
     """Whether it has a state only with `train.momentum`."""
     matrices_only: bool = False
-    """Whether it keeps `states` for the matrices of layers, and those of AdamW for the rest."""
+    """Whether `states` counts for the matrices of layers only; all other weights have AdamW's 2."""
     projects: bool = False
-    """Whether it keeps its state for the projection of a matrix to `train.projection.rank`."""
+    """Whether the state of a matrix is that of its projection to `train.projection.rank`."""
     at_random: bool = False
-    """Whether the projection is random, and so never of a lower rank than that."""
+    """Whether the projection is random; its rank is then the configured one for any matrix."""
 
     def state_bytes(self, tensor: TrainedTensor, weight_bytes: int, rank: int) -> float:
-        """Return the bytes of the state of one weight, without those that do not grow with it.
+        """Return the bytes of the state of one weight, as far as they grow with its size.
 
         Args:
             tensor: The weight.
@@ -124,8 +125,8 @@ OPTIMIZERS: dict[str, OptimizerKind] = {
 """Every optimizer by its name in the configuration."""
 
 NOT_OFFERED = {
-    "sam": "it takes the gradient of each step at two places, but the guard judges, a rollback "
-    "repeats and CUDA graphs record one; pytorch-optimizer has it for a script of your own",
+    "sam": "it computes two gradients in each step, but guard, rollback and CUDA graphs work with "
+    "one; pytorch-optimizer has it for a script of your own",
     "sophia": "it differentiates the gradient again, which quantized weights, recomputed layers "
     "and CUDA graphs do not allow; pytorch-optimizer has it for a script of your own",
     "prodigy": "it estimates one rate for all parameter groups, whatever their ratios; measure a "
@@ -138,7 +139,7 @@ _OTHER_NAMES = {"sophiah": "sophia", "sophiag": "sophia", "asam": "sam", "gsam":
 
 
 def why_not_offered(name: str) -> str:
-    """Return why an optimizer is not offered; empty if nothing is known of it."""
+    """Return why fttui lacks an optimizer that is in `NOT_OFFERED`; empty for any other name."""
     plain = name.lower().replace("-", "_")
     plain = _OTHER_NAMES.get(plain, plain)
     found = next((known for known in NOT_OFFERED if plain.startswith(known)), None)

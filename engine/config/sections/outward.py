@@ -1,4 +1,4 @@
-"""The sections about what a run tells others: viewers, trackers, people."""
+"""The sections about viewers, agents, trackers and messages to people."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ TRACKER_PACKAGES: dict[str, tuple[str, ...]] = {
     "trackio": ("trackio",),
     "swanlab": ("swanlab",),
 }
-"""The trackers, and the packages of which each needs one."""
+"""Tracker → packages, one of which it needs."""
 AlertKind = Literal["finished", "failed", "halted", "alarm", "recovery", "stalled", "disk"]
-"""What people can be told about."""
+"""The events about which messages can be sent to people."""
 
 _TIMES = r"^([01]?[0-9]|2[0-3]):[0-5][0-9]-([01]?[0-9]|2[0-3]):[0-5][0-9]$"
 
@@ -33,9 +33,9 @@ class HubConfig(Section, frozen=True, kw_only=True):
 
 
 class AgentsConfig(Section, frozen=True, kw_only=True):
-    """What programs that act by themselves may do through `fttui mcp`; all of them together.
+    """What agents (programs that act by themselves) may do through `fttui mcp`, all together.
 
-    Who starts `fttui mcp` chooses its mode, of which this section is the limit.
+    `fttui mcp` is started with a mode; an agent may do what both the mode and this section allow.
     """
 
     allow: Literal["read", "propose", "act"] = "act"
@@ -94,4 +94,4 @@ class AlertsConfig(Section, frozen=True, kw_only=True):
     """Local time in which only `failed`, `halted` and `disk` are sent at once, such as
     `22:00-07:00`; what else happens is sent as one message when it ends. null: none."""
     most_per_hour: Count = 20
-    """Messages per hour at most; what is beyond is counted and told with the next message."""
+    """Most messages per hour; the next message after it says how many were left out."""

@@ -110,7 +110,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Learning rate schedule after warm-up. polynomial: decay with `schedule_power`; wsd: constant,
     then decay over the last `schedule_decay` of the steps; one_cycle: rise from lr / 25 during
     warm-up (0.3 is usual), then decay; exponential: the same factor in every step, down to
-    `lr_floor`; step: `schedule_gamma` at each of `schedule_milestones`."""
+    `lr_floor`; step: times `schedule_gamma` at each of `schedule_milestones`."""
     lr_floor: Dropout = 0.0
     """Final learning rate as a share of `lr` (linear, cosine, cosine_restarts, polynomial, wsd,
     one_cycle, exponential)."""
@@ -125,8 +125,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     schedule_gamma: Share = 0.1
     """Factor on the learning rate at each milestone of step."""
     warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
-    """Warm-up: below 1 a share of all steps, from 1 on a number of steps. The rate rises from 0,
-    which is that of step 1, as in transformers; only one_cycle starts above it."""
+    """Warm-up: below 1 a share of all steps, from 1 on a number of steps. The rate rises from 0 in
+    step 1, as in transformers; only one_cycle starts above 0."""
     optimizer: Literal[
         "adamw",
         "adamw_8bit",

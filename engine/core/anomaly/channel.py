@@ -220,7 +220,10 @@ class Signal(msgspec.Struct):
         self.recent.push(x if x < most else most)
 
     def _bend(self, slope: float) -> float | None:
-        """Add a difference of neighbours; return how far it is from the usual one, if known."""
+        """Add the difference of two consecutive values; return its distance from the usual one.
+
+        The distance is None for the first difference.
+        """
         slopes = self.slopes
         count = len(slopes)
         bend = abs(slope - sorted(slopes)[count // 2]) if count else None
@@ -241,9 +244,9 @@ class Signal(msgspec.Struct):
 
 
 def _shrunk(sd: float, count: int) -> float:
-    """Return an estimate of the noise from `count` bends, at least `MIN_SD`.
+    """Return the noise `sd`, which was estimated from `count` bends, but at least `MIN_SD`.
 
-    With fewer than `NOISE_RECORDS` bends it is drawn to `PRIOR_SD`.
+    With fewer than `NOISE_RECORDS` bends it is shrunk towards `PRIOR_SD`.
     """
     if count < NOISE_RECORDS:
         square = (PRIOR_WEIGHT * PRIOR_SD**2 + count * sd**2) / (PRIOR_WEIGHT + count)

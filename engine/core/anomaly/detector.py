@@ -181,7 +181,11 @@ class Detector:
         return (Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail),)
 
     def _moves(self, norm: float) -> bool:
-        """Return whether the newest norm is certainly no dead one, as it is near the largest."""
+        """Return whether the newest gradient norm is near the largest of the recent ones.
+
+        Such a record needs no test for a dead gradient. False if the records before it are counted
+        as records without a gradient.
+        """
         recent = self._state.stability.grad.recent
         near = 0 < norm < math.inf and recent.ordered[-1] - recent.values[-1] < NEAR_NORM
         return near and not self._state.dead.zeros

@@ -190,7 +190,7 @@ class Instability(msgspec.Struct):
         return ()
 
     def _explodes(self, y: float, reading: Reading, strict: Strictness) -> bool:
-        """Return whether a norm that has risen enough is an explosion."""
+        """Return whether a gradient norm that rose by more than `GRAD_RISE` is an explosion."""
         signal = self.grad
         if not signal.takes_alarms(y):
             return False
@@ -199,7 +199,7 @@ class Instability(msgspec.Struct):
         return reading.residual > min(limit, any_run)
 
     def _spikes(self, x: float, reading: Reading, strict: Strictness) -> bool:
-        """Return whether a loss that has risen by more than the least rise of all is a spike."""
+        """Return whether a loss that has risen by more than `CLEAR_RISE` is a spike."""
         signal = self.loss
         least = self._least_rise(reading.sd) * strict.size
         if reading.residual <= least or not signal.takes_alarms(x):

@@ -14,7 +14,7 @@ DEAD_RECORDS = 5
 DEAD_SHARE = 1e-6
 """Share of the usual gradient norm below which no weight moves."""
 NEAR_NORM = 13.0
-"""Log ratio of two gradient norms that `DEAD_SHARE` certainly exceeds; it is 13.8."""
+"""A norm within this log ratio of the largest one is above `DEAD_SHARE` of it, which is 13.8."""
 DEAD_CHANCE = 1e-5
 """Probability from which on a stretch without a gradient is no chance."""
 DEAD_LONGER = 2
@@ -93,9 +93,9 @@ class Dead(msgspec.Struct):
         return False
 
     def moves(self, loss: float) -> None:
-        """Add a record with a gradient, none before it being without one.
+        """Add a record with a gradient, while no record without one is counted.
 
-        It has the effect of `update`. The loss is finite and not 0.
+        The effect is that of `update`, at less cost. The loss is finite and not 0.
         """
         self.positive = True
         self.last_loss = loss

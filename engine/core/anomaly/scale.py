@@ -57,9 +57,10 @@ class Scale(msgspec.Struct):
     def take(self, loss: float) -> tuple[float, ...]:
         """Add a finite loss; return the losses that can be placed on the scale now.
 
-        There are none at first, then all losses so far, in order, then each new one. There are
-        the newest losses again if the run turns out to need another unit. A loss of exactly 0 is
-        returned only if the scale is `linear` and has a unit.
+        The first calls return none, until the unit is known. Then all losses so far are returned,
+        in order, and after that each new one. If the run turns out to need another unit, the newest
+        losses are returned again. A loss of exactly 0 is returned only if the scale is `linear` and
+        has a unit.
         """
         self.records += 1
         if loss == 0:

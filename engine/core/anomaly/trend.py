@@ -18,7 +18,7 @@ FAST_QUANTILE = 0.35
 Length-grouped batches and correlated noise lift the loss for a few records.
 """
 FAST_AT = int(FAST_QUANTILE * FAST_RECORDS)
-"""Place of the present level among the last records, in ascending order."""
+"""Index of the present level among the last records in ascending order."""
 START_RECORDS = 8
 """Least number of records of the present level while the run is young."""
 BEST_RECORDS = 100
@@ -88,7 +88,7 @@ class Trend(msgspec.Struct, dict=True):
 
     def __post_init__(self) -> None:
         self.ordered: list[float] = []
-        """`last` in ascending order once it is full and moves on; until then empty."""
+        """`last` in ascending order; empty while the present level needs fewer values."""
 
     def update(self, x: float, sd: float | None, probability: float, size: float) -> Lift | None:
         """Add a value; return its lift if a divergence begins with it, otherwise None.
@@ -119,7 +119,7 @@ class Trend(msgspec.Struct, dict=True):
             if len(self.waiting) > LAG:
                 self.tail.push(self.waiting.pop(0))
         if lift <= CLEAR_LIFT * size:
-            return None  # the least of the bounds below
+            return None  # no bound below is smaller
         if lift <= _least_lift(sd) * size:
             return None
         limit = self.tail.limit(probability, LIFT_TAIL, DEPENDENT)

@@ -2,7 +2,8 @@
 
 First the step of the anomaly is repeated with parts of its samples replaced. If its own samples are
 not the cause, an update before it may be: then the samples of each earlier step are replaced in
-turn, the steps after it are trained as in the run, and the figures of the anomaly's step tell.
+turn, the steps after it are trained as in the run, and the figures of the anomaly's step show
+whether the anomaly is gone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from .culprits import Figures, SearchResult, Verdict, most_tests, search, usual_
 from .replay_plan import PlannedStep, ReplayPlan
 
 SAME = 1e-3
-"""Relative difference from the run up to which a repeated step counts as the same. Without
-`train.deterministic`, kernels of a GPU may add in another order each time."""
+"""Relative difference from the run up to which a repeated step counts as the same.
+
+Without `train.deterministic`, kernels of a GPU may add in another order each time.
+"""
 
 
 class Course:
@@ -31,12 +34,12 @@ class Course:
         self.samples: list[str] = []
         """The ids of the samples of that step on all ranks."""
         self.most = 1
-        """Largest number of steps that are trained until the samples of this step are searched."""
+        """Upper bound of `trained` when the search among the samples of this step ends."""
         self.searched_earlier = 0
         """Steps before that of the anomaly whose samples were searched or are searched now."""
         self.tests = 0
         self.steps = 0
-        """Steps before that of the anomaly that were trained, on the way and in tests."""
+        """How often steps before that of the anomaly were trained, on the way to it or in tests."""
         self.difference = 0.0
         """Largest relative difference of a repeated step from the run."""
         self.result: SearchResult | None = None
@@ -57,12 +60,12 @@ class Course:
 
     @property
     def trained(self) -> int:
-        """Steps trained so far."""
+        """Number of steps trained so far."""
         return self.steps + self.tests
 
     @property
     def at_anomaly(self) -> bool:
-        """Whether the step is that of the anomaly, whose figures end a test; it is not applied."""
+        """Whether the step is that of the anomaly: its figures end a test, it makes no update."""
         return self.number == len(self.plan.steps) - 1
 
     @property
@@ -72,12 +75,12 @@ class Course:
 
     @property
     def _whole(self) -> Figures | None:
-        """Figures of the anomaly's step as it was, when an earlier step is searched."""
+        """Figures of the anomaly's step with all samples; None until an earlier one is searched."""
         return None if self._own is None else self._own.whole
 
     @property
     def first(self) -> int:
-        """Index of the step from which a test trains; the state before it is restored for each."""
+        """Index of the first step that each test trains, after the state before it is restored."""
         return len(self.plan.steps) - 1 - self.plan.earlier if self.early else self.target
 
     @property
@@ -106,10 +109,14 @@ class Course:
         self.most = self.trained + way + each * most_tests(len(self.samples))
         if (whole := self._whole) is not None:
             self.searched_earlier += 1
-            self._pass(whole)  # it is known
+            self._pass(whole)  # the figures of the first test, with all samples, are known
 
     def judge(self, got: Figures) -> None:
-        """Compare the figures of the step with the run, or pass them to the search."""
+        """Use the figures of the step that was trained.
+
+        A step that is trained as in the run is compared with the run. The figures of the anomaly's
+        step are passed to the search.
+        """
         as_in_run = self.number < self.target or not (self.early or self.tests)
         if as_in_run:
             self._compare(got)
@@ -128,9 +135,10 @@ class Course:
             self.result = end.value
 
     def _still_raised(self, replaced: Figures) -> bool:
-        """Return whether the anomaly is there although an earlier step had other samples.
+        """Return whether the anomaly is still there after all samples of an earlier step changed.
 
-        Other samples change what follows anyway; the cause is that without which all is usual.
+        Other samples change the later steps in any case. The earlier step counts as the cause only
+        if the figures of the anomaly's step are about usual without its samples.
         """
         whole, usual = self._whole, self.plan.usual
         if whole is None or usual is None:
@@ -146,8 +154,8 @@ class Course:
         if difference > SAME:
             self.stop(
                 "not repeated",
-                f"step {step.step} came to loss {got.loss:.6g} and gradient norm "
-                f"{got.grad_norm:.6g}, in the run to {step.loss:.6g} and {step.grad_norm:.6g}",
+                f"step {step.step} was repeated with loss {got.loss:.6g} and gradient norm "
+                f"{got.grad_norm:.6g}; in the run it had {step.loss:.6g} and {step.grad_norm:.6g}",
             )
 
     def passed(self) -> None:
@@ -156,7 +164,7 @@ class Course:
         self.steps += 1
 
     def again(self) -> None:
-        """Go back to the step from which a test trains."""
+        """Go back to the first step that a test trains."""
         self.number = self.first
 
     def stop(self, verdict: Verdict, reason: str) -> None:
@@ -164,16 +172,19 @@ class Course:
         self.result, self.reason = SearchResult(verdict), reason
 
     def give_up(self, reason: str) -> None:
-        """End with the result about the anomaly's own step, because no earlier one is searched."""
+        """End with the result about the anomaly's own samples: no earlier step is the cause.
+
+        `reason` says why earlier steps were not searched; empty if they were.
+        """
         self.result, self.reason = self._own, reason
         self.target = len(self.plan.steps) - 1
 
     def go_earlier(self) -> bool:
-        """Turn to the samples of the step before; False if the search has ended.
+        """Make the next earlier step the `cause`; return False if the search has ended.
 
-        It goes on if the samples searched so far are not the cause, an earlier step of the plan is
-        left, and the optimizer applied its update. `examine` is due then. The first time the plan
-        is that of the earlier steps, from its first step on.
+        An earlier step is searched if the samples searched so far are not the cause, the plan has
+        such a step, and the optimizer applied its update. `examine` must be called next. The first
+        call replaces the plan by its `wider` one, which is trained from its first step on.
         """
         if self.result is None or self.result.verdict != "spread":
             return False
@@ -195,7 +206,7 @@ class Course:
 def relative_difference(got: float, expected: float) -> float:
     """Return the relative difference of two figures.
 
-    It is 0 if both are not finite, and infinite if one of them is not.
+    It is 0 if neither is finite, and infinite if only one of them is.
     """
     if not math.isfinite(got) or not math.isfinite(expected):
         return 0.0 if math.isfinite(got) == math.isfinite(expected) else math.inf

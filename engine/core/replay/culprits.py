@@ -132,15 +132,16 @@ class SearchResult:
 
 
 def usual_again(whole: Figures, replaced: Figures, usual: Figures, noise: Noise) -> bool:
-    """Return whether raised figures of a step are about usual when other samples were trained on.
+    """Return whether the raised figures of a step are about usual after other samples were used.
 
-    They are if little of their excess over the usual level is left, and False if none was raised.
+    True if little of their excess over the usual level is left, or if only `whole` is not finite;
+    False if no figure was raised, or `replaced` is not finite.
 
     Args:
-        whole: the figures of the step as it was.
-        replaced: its figures after other samples.
-        usual: the level of the steps before.
-        noise: their noise.
+        whole: loss and gradient norm of the step in the run.
+        replaced: the same after some samples were replaced.
+        usual: the same at the level of the steps before.
+        noise: the noise of both in the steps before.
     """
     if not replaced.finite:
         return False

@@ -67,7 +67,10 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     earlier: int = 0
     """Steps before that of the anomaly whose samples are searched too."""
     wider: ReplayPlan | None = None
-    """The way on which the steps before can be searched; None if no checkpoint allows it."""
+    """The plan from an earlier checkpoint, by which the steps before are searched too.
+
+    None if no checkpoint allows it.
+    """
 
 
 class _Saved(msgspec.Struct, frozen=True):
@@ -208,7 +211,10 @@ def _wider(
     accumulate: int,
     wanted: int,
 ) -> ReplayPlan | None:
-    """Return the plan of the steps before that of an anomaly, as many as wanted or possible."""
+    """Return the plan for a search of the steps before that of an anomaly; None if impossible.
+
+    It covers as many steps as wanted, or as many as the checkpoints and the journal allow.
+    """
     last = plan.steps[-1].step
     known = [
         (at, entry)

@@ -37,9 +37,9 @@ class Batches(Protocol):
         ...
 
     def why_not_replaced(self, ids: Collection[str]) -> str:
-        """Return why `take` cannot leave these samples out of steps that are repeated, or nothing.
+        """Return why `take` cannot leave these samples out of repeated steps; empty if it can.
 
-        Unlike a quarantine this needs no more than the samples of the steps themselves.
+        Unlike a quarantine, this needs only the samples of these steps.
         """
         ...
 

@@ -222,7 +222,7 @@ class StreamedBatches:
     def why_not_replaced(self, ids: Collection[str]) -> str:
         """Return why these samples cannot be left out of repeated steps; empty if they can.
 
-        The steps are read again, so that the samples are known by their rows.
+        The rows of the steps are read again, so the samples are recognized by their ids.
         """
         if self.why_not_read_again:
             return self.why_not_read_again
@@ -267,7 +267,7 @@ class StreamedBatches:
         return examples
 
     def _without(self, numbers: range, left_out: Set[str]) -> list[Example]:
-        """Return the examples of rows, those left out replaced by later rows.
+        """Return the examples of rows; each one left out is replaced by a later row.
 
         Raises:
             DataError: as `take`.

@@ -30,7 +30,7 @@ from .turns import has_turns, turns_of
 Message = Mapping[str, Any]
 
 MARGIN = "preference_margin"
-"""Name of the margin of a pair in a row, for tasks that use it."""
+"""Key of a pair's margin in the values of a row, for tasks that use it."""
 
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
 POSITIVES = (

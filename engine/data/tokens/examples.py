@@ -40,7 +40,7 @@ class PairExample:
     score: float | None = None
     """How similar anchor and positive are, as the loss uses it; None for losses without scores."""
     passage_prompts: tuple[int, ...] = ()
-    """The same as `prompt` of the positive and of each negative; empty if they have none."""
+    """Number of instruction tokens before the positive and before each negative; empty if none."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 

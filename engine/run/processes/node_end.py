@@ -1,4 +1,4 @@
-"""How the ranks of a node ended that has no journal, because rank 0 is on another node."""
+"""The exit code of the ranks of a node that has no journal, because rank 0 is on another node."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ fttui events RUN --since 1000 --follow
 ```
 
 Fields are added to events in later versions, always with a default, and new kinds may appear:
-skip what you do not know. NaN and infinity occur as losses and norms. How records lie in the
-journal is in [run folder](run-folder.md), how they reach a viewer in [protocol](wire.md).
+skip what you do not know. NaN and infinity occur as losses and norms. [Run folder](run-folder.md)
+explains how the journal stores records, and [protocol](wire.md) how they reach a viewer.
 Generated from `engine/protocol/` with `python -m fttui.engine.run.reference docs/reference`.
 """
 PARTS: tuple[type[msgspec.Struct], ...] = (

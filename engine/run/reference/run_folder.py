@@ -24,9 +24,9 @@ _INTRO = f"""\
 
 Everything about a run, in plain files: format {FORMAT}, as `format` in `run.json` says. A folder
 without the number is from a version before there were formats, and is read as format 1. A higher
-format than the installed fttui knows is refused, with the way to read it; fields and files that
-it does not know are left alone. Only fttui writes here while a run is live; everything may be
-read at any time. Generated from `engine/run/` with `python -m fttui.engine.run.reference
+format than the installed fttui knows is refused, and the error says how to read it; fields and
+files that it does not know are left alone. Only fttui writes here while a run is live; everything
+may be read at any time. Generated from `engine/run/` with `python -m fttui.engine.run.reference
 docs/reference`.
 
 ## Journals

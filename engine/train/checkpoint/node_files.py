@@ -1,7 +1,7 @@
 """Files of checkpoints on their way between nodes, which do not share a run folder.
 
 Only the node of rank 0 keeps checkpoints. Ranks of other nodes send it the files of their own state
-when a checkpoint is written. To restore one, each of these nodes receives a copy for a moment.
+when a checkpoint is written. To restore one, each of these nodes receives a temporary copy.
 """
 
 from __future__ import annotations
@@ -96,11 +96,15 @@ class NodeFiles:
         return msgspec.json.decode(shared, type=Manifest)
 
     def _make_folder(self, manifest: Manifest) -> None:
-        self._store.discard(manifest.name)  # of an earlier process that was killed meanwhile
+        self._store.discard(manifest.name)  # left over if an earlier process was killed
         self._store.make_folder(manifest.name)
 
     def _send(self, manifest: Manifest, writes: bool) -> str | None:
-        """Send all files; return why this rank could not write one, or None."""
+        """Send the files of a checkpoint from rank 0 to all ranks, in chunks.
+
+        Return why this rank could not read or write one, or None. `writes` is true for the ranks
+        that write the copies.
+        """
         folder = self._store.path(manifest.name)
         failed: str | None = None
         for name, entry in manifest.files.items():
@@ -114,9 +118,9 @@ class NodeFiles:
         return failed
 
     def _chunk(self, file: Path, start: int) -> tuple[bytes, str | None]:
-        """Return bytes of a file of rank 0, and why they could not be read, or None.
+        """Return a chunk of a file of rank 0, and on rank 0 why it could not be read, or None.
 
-        Rank 0 sends nothing of a file that it cannot read, so that the other ranks do not wait.
+        If it cannot be read, rank 0 sends no bytes, so that the other ranks do not wait.
         """
         read: list[bytes] = []
 

@@ -24,7 +24,7 @@ _CONFIGURED = frozenset(
 
 
 _PROJECTOR = "projector"
-"""State value of GaLore and APOLLO that is an object with tensors."""
+"""Key of the state value of GaLore and APOLLO that is an object with tensors."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def capture_optimizer(optimizer: Any) -> OptimizerState:
 
 
 def live_tensors(optimizer: Any) -> Iterator[Tensor]:
-    """Yield every live tensor of an optimizer's state, with the marks of paged memory."""
+    """Yield every live tensor of an optimizer's state; paged ones keep bitsandbytes' mark."""
     for state in bare(optimizer).state.values():
         inner = vars(state[_PROJECTOR]).values() if _PROJECTOR in state else ()
         yield from (v for v in (*state.values(), *inner) if isinstance(v, Tensor))

@@ -50,8 +50,8 @@ class _NumpyReader:
 class _PythonReader:
     """Reads Python's global generator; a state that has not changed is not built anew.
 
-    A state is 625 numbers of Python. Its bytes are compared where the interpreter is known to keep
-    them in the object itself, which is found out by a generator of our own.
+    To build a state takes 625 Python integers. Instead the bytes of the generator object are
+    compared with the last ones, if a test generator shows that the object holds its state.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class _PythonReader:
 
 
 def _twister_place() -> int | None:
-    """Return where in a generator of Python its state lies, in bytes; None if that is not known."""
+    """Return the byte offset of the state in Python's generator objects; None if it is unknown."""
     if sys.implementation.name != "cpython":
         return None
     probe = random.Random(7)

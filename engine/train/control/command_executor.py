@@ -390,7 +390,9 @@ class CommandExecutor:
     def _stop(self, *, save: bool) -> tuple[str, str]:
         if (nothing := self._nothing_to_save(save=save)) is not None:
             if self._control.leash is not None:
-                raise Impossible(f"an agent stops a run only with a checkpoint: {nothing}")
+                raise Impossible(
+                    f"an agent can stop a run only with a checkpoint; it would be {nothing}"
+                )
             return "running", nothing
         try:
             manifest = self._save()

@@ -367,7 +367,7 @@ class CommandScheduler:
             return
         previous = self._control.settings
         if not isinstance(command, TrainingAction):
-            self._applied(entry, previous, "", entry.proposal)  # the journal has what it is about
+            self._applied(entry, previous, "", entry.proposal)  # its acceptance has the details
             return
         try:
             with self._control.within(entry.leash):

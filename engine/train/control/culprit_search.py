@@ -2,8 +2,8 @@
 
 A sample is replaced as if it were in quarantine. So a test shows what that would do to the step,
 for every task, for packed rows and on all ranks. The run's own state is held on the host meanwhile,
-and compared by a checksum when it is back. If the cause lies in a step before, a second copy holds
-the state from which the tests of these steps begin.
+and compared by a checksum when it is back. If the cause may lie in an earlier step, a second copy
+holds the state from which the tests of the earlier steps begin.
 """
 
 from __future__ import annotations
@@ -99,12 +99,12 @@ class _Running:
         self.base = base
 
     def examine(self, examples: dict[str, Example], samples: Sequence[str]) -> None:
-        """Search the samples of all ranks, of which this rank has the examples."""
+        """Begin to search samples, given by their ids on all ranks and this rank's examples."""
         self.examples = examples
         self.course.examine(samples)
 
     def keep_way_back(self, state: RepeatableState) -> None:
-        """Keep the state from which a test begins, the first time that its step is next."""
+        """Keep the present state if the first step of the tests is next and none is kept yet."""
         course = self.course
         if course.number != course.first:
             return
@@ -114,7 +114,7 @@ class _Running:
             self.boundary, self.start = None, state.hold()
 
     def go_back(self, state: RepeatableState) -> None:
-        """Undo a test."""
+        """Restore the state from which tests begin, after a test."""
         if self.start is None:
             state.return_to(self.boundary)
         else:
@@ -207,7 +207,10 @@ class CulpritFinder:
         now.begin_at(counters.position)
 
     def _examine(self, now: _Running) -> str:
-        """Begin the search among the samples of a step; return why it cannot begin, or nothing."""
+        """Begin the search among the samples of the step `cause`.
+
+        Return why it cannot begin; empty if it has begun. All ranks call it together.
+        """
         step = now.course.cause
         examples = self._examples(now.base + step.position, step)
         mine = msgspec.msgpack.encode(list(examples))
@@ -281,7 +284,10 @@ class CulpritFinder:
         return True
 
     def _goes_earlier(self, now: _Running) -> bool:
-        """Turn to the samples of a step before; False if the search is over. A collective."""
+        """Begin to search the samples of an earlier step; return False if the search is over.
+
+        All ranks call it together.
+        """
         course = now.course
         if not course.go_earlier():
             return False

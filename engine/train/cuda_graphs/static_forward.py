@@ -55,7 +55,7 @@ class StaticBatch:
         self.input_ids = torch.full(shape, pad_id, device=device)
         self.labels = torch.full(shape, IGNORED, device=device)
         self.context: Tensor | None = None
-        """Tokens whose log-probabilities are wanted apart, [B, T]; None unless they are."""
+        """Tokens whose log-probabilities are returned separately, [B, T]; None without any."""
         if "context_log_probs" in form.wants:
             self.context = torch.full(shape, IGNORED, device=device)
         self._steps = torch.arange(form.length, device=device).expand(shape)

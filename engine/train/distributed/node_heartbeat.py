@@ -1,8 +1,8 @@
-"""Node heartbeat: notices that another node is gone whose sockets stay open, as after a cut link.
+"""Node heartbeat: detects the loss of a node whose sockets stay open, such as after a cut link.
 
-The first rank of every node counts up in the store of the rendezvous. Node 0 watches the counts of
-all others, and these watch that of node 0. A node that cannot reach the store sees no count either,
-so it takes node 0 for lost.
+The first rank of every node increments a counter in the store of the rendezvous. Node 0 watches the
+counters of all others, and these watch that of node 0. A node that cannot reach the store sees no
+counter change, so node 0 counts as lost there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .nodes import KeyStore, NodePlace
 log = logging.getLogger(__name__)
 
 LIMIT_S = float(os.environ.get("FTTUI_NODE_TIMEOUT_S", "20"))
-"""Seconds without a sign of a node after which it is taken for lost."""
+"""Seconds without a change of a node's counter after which the node counts as lost."""
 _EVERY_S = 2.0
 
 

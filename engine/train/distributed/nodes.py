@@ -146,7 +146,7 @@ def require_same(every: Sequence[RankFacts]) -> None:
 
 def _differences(first: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     keys = [key for key in {**first, **other} if first.get(key) != other.get(key)]
-    named = [f"{key} is {other.get(key)}, there {first.get(key)}" for key in keys[:_NAMED]]
+    named = [f"{key} is {other.get(key)} instead of {first.get(key)}" for key in keys[:_NAMED]]
     more = f", and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
     return "; ".join(named) + more
 

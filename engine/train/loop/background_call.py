@@ -1,4 +1,4 @@
-"""Background call: runs one call at a time on a thread of its own, beside a backward pass."""
+"""Background call: runs one call at a time on a thread of its own, during a backward pass."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Results = SimpleQueue[tuple[T | None, BaseException | None]]
 
 
 class BackgroundCall(Generic[T]):
-    """Runs a call while the training thread waits, without the interpreter, for something else.
+    """Runs a call while the training thread waits for something without the interpreter lock.
 
-    Both threads take turns whenever both need the interpreter, so that it costs the training as
-    much as a direct call would, and no more. The thread ends with this object.
+    If both threads need the interpreter they take turns, so a call costs the training at most as
+    much as a direct one. The thread ends with this object.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,7 +49,7 @@ class BackgroundCall(Generic[T]):
 
 
 def _answer(calls: SimpleQueue[Callable[[], T] | None], results: _Results[T]) -> None:
-    """Answer calls until there is a None."""
+    """Run the calls of a queue one by one and queue their results, until a None arrives."""
     while (call := calls.get()) is not None:
         try:
             results.put((call(), None))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ...config.schema import TrainConfig
 
 LEAST_WEIGHT_NORM, LEAST_GRADIENT_NORM = 1e-3, 1e-6
-"""Norms below which those of a weight and of its gradient do not count in adaptive clipping.
+"""Least norms of a weight and of its gradient in adaptive clipping; smaller ones count as these.
 
 Source: Brock et al. 2021, "High-Performance Large-Scale Image Recognition Without Normalization".
 """
@@ -25,7 +25,7 @@ def clip_gradients(
 ) -> Tensor:
     """Clip gradients as configured; return their norm before any clipping, [].
 
-    What is not finite stays so, because the norm is taken first and tells it to the guard.
+    The guard checks the returned norm, which shows values that are not finite.
 
     Args:
         parameters: trained parameters; those without a gradient are left out.

@@ -23,8 +23,6 @@ LOOKAHEAD_STEPS, LOOKAHEAD_SHARE = 5, 0.5
 
 Source: Zhang et al. 2019, "Lookahead Optimizer: k steps forward, 1 step back".
 """
-PLAIN_MOMENTUM = 0.9
-"""Usual momentum of LARS."""
 
 
 def build_own(name: str, groups: Groups, recipe: TrainConfig) -> Optimizer:
@@ -43,7 +41,11 @@ def moments(recipe: TrainConfig) -> dict[str, Any]:
 
 
 def _of_package(kind: str, *, projected: bool = False, **settings: Any) -> Build:
-    """Return the builder of an optimizer of pytorch-optimizer, with settings other than usual."""
+    """Return the builder of an optimizer of pytorch-optimizer.
+
+    `settings` are arguments that differ from the package's defaults; `projected` adds those of
+    `train.projection` to the groups.
+    """
 
     def build(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
         try:
@@ -108,7 +110,7 @@ class LookaheadAdamW(AdamW):
     """AdamW whose weights return halfway to slow weights every `LOOKAHEAD_STEPS` steps."""
 
     def step(self, closure: Any = None) -> Any:
-        """Update the fast weights, and the slow ones if it is their turn."""
+        """Update the fast weights, and every `LOOKAHEAD_STEPS` steps the slow ones."""
         fresh = [(p, p.detach().clone()) for p in self._moved() if not self.state.get(p)]
         loss = super().step(closure)
         for weight, slow in fresh:
@@ -127,7 +129,7 @@ class LookaheadAdamW(AdamW):
 
 
 class MuonWithAdamW(Optimizer):
-    """Muon for the matrices of layers, AdamW for all other weights; both have the same state.
+    """Muon for the matrices of layers and AdamW for all other weights, as one optimizer.
 
     The rates of Muon are matched to those of AdamW, so that one learning rate fits both.
     Source: Liu et al. 2025, "Muon is Scalable for LLM Training".

@@ -125,14 +125,15 @@ def _require_effect(recipe: TrainConfig, parts: _Parts, layers: int) -> None:
     for number, pattern in enumerate(recipe.lr_ratios.patterns, 1):
         if number not in used:
             raise ConfigError(
-                f"train.lr_ratios.patterns: {pattern} matches no trained weight that no earlier "
-                f"pattern matches; their full names are such as {known[0] if known else 'none'}"
+                f"train.lr_ratios.patterns: {pattern} matches no trained weight, or only those "
+                "that an earlier pattern matches; correct or remove it. The full name of a trained "
+                f"weight is, for example, {known[0] if known else '(none is trained)'}"
             )
     decay = recipe.lr_ratios.layer_decay
     if decay != 1 and not layers:
         raise ConfigError(
-            f"train.lr_ratios.layer_decay: got {decay:g}, but the weights of this model have no "
-            "layers by their names; remove it, or use train.lr_ratios.patterns"
+            f"train.lr_ratios.layer_decay: got {decay:g}, but the names of this model's weights "
+            "show no layers; remove it, or use train.lr_ratios.patterns"
         )
 
 
@@ -146,7 +147,7 @@ class _Place(NamedTuple):
     depth: int
     """Layers between the weight and the top; 0 without `lr_ratios.layer_decay`."""
     spared: bool
-    """Whether there is no weight decay."""
+    """Whether the weights have no weight decay."""
     matrices: bool
     """Whether they are matrices of layers; false unless the optimizer treats those apart."""
 

@@ -5,8 +5,8 @@ or at the boundary if other work is due there, so that the device never waits fo
 late verdict requires work at the boundary, the step in progress is dropped, so that the result is
 the same as with a verdict at the boundary.
 
-Where the step in progress can be dropped in the same way, the detector may see a step as late: on a
-thread of its own, while the training thread waits for the next backward pass.
+Where the step in progress can be dropped in the same way, the anomaly detector may also check a
+step that late: on a thread of its own, while the training thread waits for the next backward pass.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class StepConclusion:
         self.step: StepRecord | None = None
         """The step that is checked or waits for its verdict; None once it is journaled."""
         self._unobserved: tuple[StepRecord, StepFinished] | None = None
-        """The journaled step that the monitor has not followed yet."""
+        """The journaled step that the monitor has not checked yet."""
         self._background: BackgroundCall[list[Alert]] | None = None
         """Runs the detector beside the backward pass of the next step; None runs it at once."""
         self._held_bytes: int | None = None
@@ -86,7 +86,7 @@ class StepConclusion:
         self.gate, self._loss_scale = gate, loss_scale
 
     def observe_late(self) -> None:
-        """Let the detector see every step during the next one from now on (see `observe_aside`)."""
+        """From now on, let the detector check each step during the next one (`observe_aside`)."""
         self._background = BackgroundCall("detector")
 
     def limits(self) -> Limits:
@@ -119,7 +119,7 @@ class StepConclusion:
             follow()
 
     def conclude(self) -> None:
-        """Journal the step that has ended, if there is one, and let the monitor follow it.
+        """Journal the step that has ended, if there is one, and let the monitor check it.
 
         The step in progress is dropped if the device held the ended one's update back, if the model
         was run for a report, or if a command or a halt follows.
@@ -130,8 +130,8 @@ class StepConclusion:
     def journal(self) -> None:
         """Journal the step that has ended, if there is one.
 
-        The monitor follows it at once, unless that may be done later (see `observe_aside`) and the
-        update of the step was made.
+        The monitor checks it at once, unless it may do so later (see `observe_aside`) and the
+        update of the step was applied.
         """
         step = self.step
         if step is None or not step.ended:
@@ -147,16 +147,16 @@ class StepConclusion:
             self._control.drop_step()
 
     def observe_aside(self) -> None:
-        """Let the detector see the journaled step on another thread, while a backward pass runs.
+        """Start the detector on the journaled step, on another thread, before a backward pass.
 
-        Without a step, or where the monitor follows steps at once, nothing is done.
+        Nothing is done without such a step, or where the monitor checks steps at once.
         """
         background = self._background
         if background is not None and self._unobserved is not None and not background.running:
             background.start(partial(self._monitor.take, self._unobserved[1]))
 
     def observe(self) -> None:
-        """Let the monitor follow the journaled step, if it has not, and act on what it finds.
+        """Let the monitor check the journaled step, if it has not, and act on what it finds.
 
         The step in progress is dropped if the model was run for a report, or if a command follows.
         """

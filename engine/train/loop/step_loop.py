@@ -3,7 +3,7 @@
 begin_step → fetch → (may_continue, forward, may_backward, backward, record_loss) × accumulate →
 check_update → may_update → optimizer step → optimizer_stepped → end_step
 
-A trainer whose monitor follows a step late calls after_backward behind each backward pass.
+A trainer whose monitor checks a step during the next one calls after_backward after each backward.
 
 A trainer calls the hooks in this order (see `control.controlled_trainer`); `hf_bridge` calls them
 from the hooks of the Hugging Face loop.
@@ -69,7 +69,7 @@ class StepLoop:
         self._conclusion.begin(gate, loss_scale)
 
     def observe_late(self) -> None:
-        """Let the detector see a step during the backward pass of the next one.
+        """Let the detector check a step during the backward pass of the next one.
 
         The trainer must call `after_backward`, where it can still drop that step.
         """
@@ -130,7 +130,7 @@ class StepLoop:
         return True
 
     def after_backward(self) -> None:
-        """Let the monitor follow the step before, which may drop the one in progress.
+        """Let the monitor check the step before; its verdict may drop the step in progress.
 
         A trainer calls it where it can still leave the step; `check_update` does it at the latest.
         """

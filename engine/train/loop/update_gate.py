@@ -85,7 +85,7 @@ class FinalGate(UpdateGate):
         Ranks need no message: a loss that is not finite makes the norm of every rank NaN.
         """
         loss, norm = loss.float(), grad_norm.float().to(loss.device)
-        # A number minus itself is 0 if it is finite and NaN otherwise, which differs from all.
+        # A number minus itself is 0 if it is finite, otherwise NaN, which differs even from NaN.
         return ((loss - loss) != (norm - norm)).float()
 
 

@@ -93,7 +93,7 @@ class AnomalyMonitor:
             detector=detector.live_state, loss=LossAverage(), norms=RecentNorms(), alerts=[]
         )
         self._usual: Limits | None = None
-        """The limits by the records so far; None until they are asked for."""
+        """The limits from the records so far; None until they are computed."""
         self._asked_gradients = ""
         """Why the gradient flow of the next update is measured; empty if it is not."""
         self.ran_model = False
@@ -155,7 +155,7 @@ class AnomalyMonitor:
     def take(self, event: StepFinished) -> list[Alert]:
         """Add a finished step to detector and meters; return its alerts, not raised yet.
 
-        Nothing outside of these is touched, so that another thread may do it.
+        Nothing else is changed, so another thread may do it.
         """
         record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)

@@ -106,7 +106,7 @@ class TrainingMonitor:
     ) -> bool:
         """Raise the alerts of a step that `take` has added, and resolve earlier ones.
 
-        Return whether the model was run, as `observe` does, whose other arguments these are.
+        Return whether the model was run. The other arguments are those of `observe`.
         """
         self._planner.stepped()
         way_back = partial(

@@ -1,4 +1,4 @@
-"""The reference of preference training: the model without adapter, as it was, or none."""
+"""The reference of preference training: the model without adapter, or as it was at the start."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class LoopHooks(StepHooks, Protocol):
         """Whether the step in progress is being dropped."""
 
     def after_backward(self) -> None:
-        """Let the monitor follow the step before, which may drop the one in progress."""
+        """Let the monitor check the step before; its verdict may drop the step in progress."""
 
 
 class LoopEvents(Protocol):

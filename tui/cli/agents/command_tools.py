@@ -166,5 +166,5 @@ def _proposed(run: RunDirectory, outcome: CommandOutcome) -> dict[str, Any]:
         "proposal": name,
         "status": "waits for a person",
         "next": "a person confirms it in the app, or with: "
-        f"fttui ctl {quote(run.id)} confirm {quote(name)}; show_run tells the outcome",
+        f"fttui ctl {quote(run.id)} confirm {quote(name)}; show_run shows the outcome",
     }

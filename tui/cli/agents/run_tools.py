@@ -106,7 +106,7 @@ def overview(run: RunDirectory, view: RunView, now: float) -> dict[str, Any]:
 
 
 def incident_row(incident: Incident) -> dict[str, Any]:
-    """Return an incident as a row: what, where, how it stands, and the commands recommended."""
+    """Return an incident as a row: id, severity, state, steps, headline, recommended commands."""
     return {
         "incident": incident.id,
         "severity": incident.severity,

@@ -37,7 +37,7 @@ def add_commands(commands: Commands) -> None:
     )
     launch.add_argument("--time", metavar="T", help="time limit, such as 12:00:00 or 2-00:00:00")
     launch.add_argument("--partition", metavar="P", help="partition of the cluster")
-    launch.add_argument("--account", metavar="A", help="account that pays")
+    launch.add_argument("--account", metavar="A", help="account that the job is charged to")
     launch.add_argument(
         "--sbatch",
         dest="options",
@@ -161,7 +161,7 @@ def _follow(job: int, root: Path) -> int:
     """Wait until the job trains, and open the app on its run, on the node of rank 0.
 
     Raises:
-        FttuiError: the job has ended before.
+        FttuiError: the job ended before it trained.
     """
     said = ""
     try:
@@ -190,7 +190,8 @@ def _run_of(job: int, root: Path) -> RunDirectory | None:
 
 def _open(job: int, run: RunDirectory) -> int:
     """Open the app on the node of rank 0 within the job, or say how, without a terminal."""
-    host = _asked(["squeue", "--noheader", "--jobs", str(job), "--format=%B"])  # of the script
+    # %B is the node on which the batch script runs, which is that of rank 0.
+    host = _asked(["squeue", "--noheader", "--jobs", str(job), "--format=%B"])
     words = [sys.executable, "-m", "fttui.tui", "attach", str(run.path)]
     command = ["srun", f"--jobid={job}", "--overlap", "--nodes=1", "--ntasks=1", "--gres=none",
                f"--nodelist={host}", "--pty", *words]  # fmt: skip

@@ -26,7 +26,7 @@ _LOG_LINES = 15
 
 
 def nodes_root(root: Path) -> Path:
-    """Return the folder, beside the runs, of what runs of other nodes have on this one."""
+    """Return the folder for what runs whose run folder is on another node write on this one."""
     return root / ".nodes"
 
 
@@ -55,7 +55,11 @@ def follow_node(
 
 
 def _exit_code(engine: StartedEngine) -> int:
-    """Return 0 if the ranks ended in order, whatever a signal made of torchrun, else raise."""
+    """Return 0 if the ranks ended in order, even if a signal ended torchrun.
+
+    Raises:
+        TrainingFailed: they failed.
+    """
     code, recorded = engine.process.returncode, recorded_node_end(engine.run)
     if recorded == 0 or (recorded is None and code in (0, -signal.SIGINT)):
         return 0

@@ -54,7 +54,7 @@ def add_nodes(parser: argparse.ArgumentParser) -> None:
         "--nodes",
         metavar="N",
         type=_nodes,
-        help="number of machines that train the run together; `slurm` asks the SLURM job",
+        help="number of machines that train the run together; `slurm`: those of the SLURM job",
     )
     parser.add_argument(
         "--node-rank",

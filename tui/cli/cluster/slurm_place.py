@@ -1,4 +1,4 @@
-"""The place of this process in a SLURM job, from variables that are checked before they count."""
+"""The place of this process in a SLURM job, from its variables, if the job started this process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fttui.engine.errors import ConfigError
 
 _FIRST_PORT = 20_000
 _PORTS = 12_000
-"""Number of ports below the usual range of ports for outgoing connections."""
+"""Number of ports from the first one on; all are below the usual range of outgoing connections."""
 _SLURM = "slurm"
 _STEP_DAEMON = "slurmstepd"
 
@@ -86,8 +86,8 @@ def slurm_place(
         first: returns the address of the first node of a list of SLURM.
 
     Raises:
-        ConfigError: this is no task of a SLURM job, or not the only one on its node. Variables that
-            were left behind by a job that is not above this process count as no job.
+        ConfigError: this is no task of a SLURM job, or not the only one on its node. Variables of a
+            job that did not start this process count as no job.
     """
     try:
         job_id, node = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_NODEID"])

@@ -74,7 +74,7 @@ def _listening(port: int) -> socket.socket:
 
 
 def make_app(run: RunDirectory, address: str, token: str) -> web.Application:
-    """Return the pages of a run: below the token its app, and nothing elsewhere.
+    """Return the web application that serves a run below the token, and nothing elsewhere.
 
     Args:
         run: the run.
@@ -102,7 +102,7 @@ def make_app(run: RunDirectory, address: str, token: str) -> web.Application:
 
 
 def _guard(token: str, address: str) -> Any:
-    """Return the middleware that refuses what lacks the token, or comes from another page."""
+    """Return the middleware that refuses requests without the token or from another page."""
     from aiohttp import web
 
     @web.middleware  # type: ignore[untyped-decorator]  # mypy does not follow aiohttp
@@ -113,14 +113,14 @@ def _guard(token: str, address: str) -> Any:
         if not hmac.compare_digest(given.encode(), token.encode()):
             raise web.HTTPForbidden(text="the address lacks the token that fttui web printed\n")
         if request.headers.get("Origin", address) != address:
-            raise web.HTTPForbidden(text="another page asks for this one\n")
+            raise web.HTTPForbidden(text="refused: the request comes from another page\n")
         return await handler(request)
 
     return guard
 
 
 def _headers(address: str) -> Callable[[web.Request, web.StreamResponse], Awaitable[None]]:
-    """Return the signal handler that lets a page load only from this server, and say nothing."""
+    """Return the signal handler that adds headers: load only from this server, send no referrer."""
     headers = {
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-store",

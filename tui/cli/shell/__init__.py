@@ -1,1 +1,1 @@
-"""What a shell and `man` know of the command line: completion and the manual page."""
+"""Completion in shells, and the manual page."""

@@ -88,7 +88,7 @@ def written_form(action: argparse.Action) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text with what roff would obey escaped."""
+    """Return a text in which the characters that roff interprets are escaped."""
     plain = text.replace("\\", r"\e").replace("-", r"\-")
     lines = re.sub(r"[^\x00-\x7f]", lambda sign: rf"\[u{ord(sign[0]):04X}]", plain).splitlines()
     return "\n".join(rf"\&{line}" if line.startswith((".", "'")) else line for line in lines)

@@ -116,7 +116,7 @@ class SessionBase:
         self.issuer = issuer()
         self.read_only = read_only
         self.why_read_only = READ_ONLY
-        """Why commands of a read-only session are refused; the other end may have a reason."""
+        """Why commands of a read-only session are refused; a remote host may give its reason."""
         self.one_shot = one_shot
         self.agent = agent
         self.feed = SessionFeed()

@@ -190,7 +190,7 @@ def _undo(app: AppBase) -> None:
 def _confirm_proposal(app: AppBase) -> None:
     """Confirm the proposal shown.
 
-    One that discards work, looks like an error, or has no room on the screen is asked about.
+    Ask before, if it discards work, looks like a typing error, or has no room on the screen.
     """
     found = _proposal(app)
     if found is None:
@@ -216,7 +216,7 @@ def _decline_proposal(app: AppBase) -> None:
 
 
 def _proposal(app: AppBase) -> OpenProposal | None:
-    """Return the proposal that the screen shows; tell that it expired if there is none any more."""
+    """Return the proposal that the screen shows; None, with a notice, if it has expired."""
     found = app.state.open_proposals(app.clock())
     if not found:
         app.tell("the proposal has expired", title="proposal")

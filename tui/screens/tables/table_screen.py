@@ -36,7 +36,7 @@ class TableScreen(RunScreen):
     EMPTY: ClassVar[str] = ""
     """What the note below the table says while the table has no rows."""
     EXAMPLE: ClassVar[str] = ""
-    """A filter that is of use on this screen."""
+    """An example of a useful filter on this screen."""
     DETAIL: ClassVar[str] = ""
     """Key of `DETAILS`: the details shown beside the table in wide terminals."""
 
@@ -107,9 +107,9 @@ class TableScreen(RunScreen):
             self.query_one("#detail", TextLine).put(lines(*shown))
 
     def put_note(self, note: Content) -> None:
-        """Show a note below the table, which an empty one leaves to the table.
+        """Show a note below the table; an empty one takes no line.
 
-        The keys of the screen are not among the notes; they are in the footer.
+        The keys of the screen are in the footer, not in notes.
         """
         line = self.query_one("#hint", TextLine)
         line.display = bool(note)

@@ -67,7 +67,7 @@ def test_an_earlier_step_and_what_cannot_be_put_in_quarantine_are_told() -> None
     assert any("those of 2 steps before it were replaced" in line for line in lines)
     spread = replace(search, verdict="spread", cause_step=120, culprits=[], reason="a file is gone")
     event = replace(FOUND, search=spread)
-    assert "no sample is the cause, nor one of the 2 steps before" in culprit_headline(event)
+    assert "no sample of it or of the 2 steps before is the cause" in culprit_headline(event)
     assert any(line.endswith("a file is gone") for line in culprit_lines(event))
 
 

@@ -122,4 +122,4 @@ def test_other_figures_than_those_of_the_run_end_the_search() -> None:
     course = Toy("10:1", LAST).search(msgspec.structs.replace(plan, steps=[odd, plan.steps[1]]))
     assert course.result is not None
     assert course.result.verdict == "not repeated"
-    assert course.reason.startswith("step 9 came to loss 1 ")
+    assert course.reason.startswith("step 9 was repeated with loss 1 ")
