@@ -74,6 +74,7 @@ class Incidents(msgspec.Struct, kw_only=True):
     def or_saved(self, saved: Incidents) -> Incidents:
         """Return what goes on after a checkpoint is restored.
 
-        That are the incidents of this process, as a rollback ends none, or else the saved ones.
+        These are the incidents of this process, because a rollback ends none. If it has none, they
+        are the saved ones.
         """
         return self if self.newest or self.alarms else saved

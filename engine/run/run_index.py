@@ -76,7 +76,7 @@ def run_of_job(root: Path, wanted: Callable[[str], bool]) -> RunDirectory | None
 
     Args:
         root: the folder with the runs.
-        wanted: tells by its name whether this is the job.
+        wanted: returns whether a job's name is that of the wanted job.
     """
     found: list[tuple[float, RunDirectory]] = []
     for file in root.glob("*/run.json"):

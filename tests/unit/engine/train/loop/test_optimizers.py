@@ -160,7 +160,7 @@ def test_a_pattern_gives_weights_a_rate_of_their_own() -> None:
     ("model", "ratios", "words"),
     [
         (_Layers, {"patterns": {"layers.*": 2.0, "layers.0.*": 3.0}}, r"layers\.0.* no trained"),
-        (_Adapter, {"patterns": {".*nothing.*": 2.0}}, "such as lora_A.weight"),
+        (_Adapter, {"patterns": {".*nothing.*": 2.0}}, "for example, lora_A.weight"),
         (_Adapter, {"layer_decay": 0.9}, "names of this model's weights show no layers"),
     ],
 )
