@@ -61,7 +61,7 @@ class ModelLimits:
 
 
 UNLIMITED = ModelLimits()
-"""The limits of a model of which nothing is known."""
+"""The limits of a model whose settings are not known."""
 
 
 def _number(settings: Mapping[str, Any], *names: str) -> int | None:

@@ -32,5 +32,5 @@ class SessionStart:
 
     @property
     def measures_only(self) -> bool:
-        """Whether the run is only a measurement, so that no tracker and nobody is told of it."""
+        """Whether the run is only a measurement, without data to trackers and without messages."""
         return self.profile_steps > 0 or self.lr_range is not None

@@ -1,4 +1,4 @@
-"""What the trainers of the installed libraries can be told to do; `fttui doctor` shows it.
+"""The commands that the trainers of the installed libraries can carry out, for `fttui doctor`.
 
     python -m fttui.engine.watch.trainer_list
 

@@ -161,7 +161,7 @@ def _check_bitsandbytes() -> Iterator[HealthCheck]:
 
 
 def _check_trainers() -> Iterator[HealthCheck]:
-    """List what the installed trainer classes can be told to do when they are watched.
+    """List the commands that the installed trainer classes can carry out when they are watched.
 
     A separate process imports their libraries.
     """
@@ -174,8 +174,8 @@ def _check_trainers() -> Iterator[HealthCheck]:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_IMPORT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         text = (
-            f"importing their libraries took more than {_IMPORT_TIMEOUT_S} s, so what they can be "
-            "told to do is not known"
+            f"importing their libraries took more than {_IMPORT_TIMEOUT_S} s, so it is not known "
+            "which commands they can carry out"
         )
         yield HealthCheck("trainers", text, "note")
         return

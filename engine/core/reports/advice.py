@@ -151,7 +151,7 @@ def _action(command: str, why: str) -> Recommendation:
 
 
 def _after_plateau(now: AdviceContext) -> list[Recommendation]:
-    """Return three commands, first an evaluation: it tells a finished run from a faulty one."""
+    """Return three commands, first an evaluation, which shows whether the run has converged."""
     scale = now.lr_scale * 3
     return [
         _action(

@@ -88,7 +88,10 @@ def _loss(report: AnomalyReport) -> str:
 
 
 def _far_out(report: AnomalyReport) -> list[str]:
-    """Return how far the value of an alert is from its level; empty texts if that is unknown."""
+    """Return the value of a spike or divergence as a multiple of the level before it, and in sd.
+
+    The texts are empty for what is unknown.
+    """
     return [
         f"×{report.ratio:.3g} of its level" if report.ratio is not None else "",
         f"{report.z:.1f} standard deviations of the noise" if report.z is not None else "",

@@ -124,7 +124,7 @@ class Rise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def weigh(rows: Sequence[Row], rise: Rise) -> RowEvidence:
-    """Tell by the losses of single rows where a rise of the loss comes from.
+    """Conclude from the losses of single rows where a rise of the loss comes from.
 
     Without rows of the alert's step the evidence is empty.
 

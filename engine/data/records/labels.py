@@ -1,4 +1,4 @@
-"""Read labels as yes or no (matches, ratings), and tell which are missing, and which are scores."""
+"""Read labels as yes or no (matches, ratings); recognize missing ones and scores."""
 
 from __future__ import annotations
 

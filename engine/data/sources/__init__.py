@@ -1,4 +1,4 @@
-"""Read rows from files, folders and hub datasets; content and ending tell the kind of a file."""
+"""Read rows from files, folders and hub datasets; content and ending decide the kind of a file."""
 
 from __future__ import annotations
 

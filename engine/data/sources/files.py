@@ -31,7 +31,7 @@ _NEAR = 0.05
 _UNREADABLE_ZIP = (RuntimeError, NotImplementedError)
 """What zipfile raises for archives with a password, and for rare kinds of compression."""
 _FEW = 8
-"""Number of bytes beyond ASCII up to which they are too few to tell the encoding."""
+"""Number of bytes beyond ASCII up to which they are too few to guess the encoding."""
 _NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
 _COMPRESSED: tuple[tuple[bytes, Callable[..., Any]], ...] = (
     (b"\x1f\x8b", gzip.open),

@@ -33,13 +33,13 @@ Say = Callable[[str], None]
 _FILE, _LOCK = "alerts.json", "alerts.lock"
 _POLL_S = 1.0
 _LOST_AFTER_S = 15.0
-"""Seconds without an engine after which it is taken for lost; torchrun may start it again."""
+"""Seconds without an engine after which it counts as lost; torchrun may start it again."""
 _AGAIN_S = 30.0
 _LAST_ATTEMPTS = 4
 
 
 class Told(msgspec.Struct, kw_only=True):
-    """What was told about a run, so that a later process tells nothing twice."""
+    """What was reported about a run, so that a later process reports nothing twice."""
 
     through_seq: int = 0
     incidents: list[str] = []
@@ -85,7 +85,7 @@ class AlertProcess:
     def __init__(
         self, run: RunDirectory, sender: Sender, say: Say, terminated: Termination
     ) -> None:
-        """Read the settings of the run and what was told before.
+        """Read the settings of the run and what was reported before.
 
         Raises:
             FttuiError: another process does it already, or the run cannot be read.
@@ -104,7 +104,7 @@ class AlertProcess:
         engine = read_engine(run)
         before = (engine.after_seq if engine else None) or 0
         self._through_seq = max(self._told.through_seq, before)
-        """Records up to this one were told, or are those of an engine that nobody watched."""
+        """Records up to this one were reported, or are of an engine that nobody watched."""
         self._read_seq = self._through_seq
         self._retry_at = 0.0
         self._failures = 0
@@ -187,7 +187,7 @@ class AlertProcess:
             self._say(f"{'; '.join(failed)}; tries again every {_AGAIN_S:.0f} s")
 
     def _save(self) -> None:
-        """Note what was sent; what waits is told again if this process is killed."""
+        """Note what was sent; what waits is reported again if this process is killed."""
         waiting = {message.incident for message in self._outbox.waiting}
         through_seq = self._told.through_seq if waiting else self._read_seq
         told = Told(through_seq=through_seq, incidents=sorted(self._incidents - waiting))

@@ -18,7 +18,7 @@ _DISK_IS_FREE_AGAIN = 1.5
 
 
 class RunWatch:
-    """The incidents of one run, each told once."""
+    """The incidents of one run, each reported in one message."""
 
     def __init__(self, stalled_factor: float, disk_bytes: float, told: set[str]) -> None:
         """Prepare it.
@@ -26,7 +26,7 @@ class RunWatch:
         Args:
             stalled_factor: a stall is this many times the median time of a step.
             disk_bytes: free space below which the disk is nearly full.
-            told: incidents that are told already; new ones are added.
+            told: incidents that are reported already; new ones are added.
         """
         self._factor, self._disk_bytes = stalled_factor, disk_bytes
         self._told = told
@@ -43,7 +43,7 @@ class RunWatch:
         return state is not None and state.ended
 
     def record(self, record: Record, now: float) -> Message | None:
-        """Take in the next record, read at `now`; return what is to be told about it, if anything.
+        """Take in the next record, read at `now`; return the message to send about it, if any.
 
         Times are those of a steady clock, so that no setting of the clock makes a stall.
         """
@@ -58,7 +58,7 @@ class RunWatch:
         return self._first_time(message_about(record))
 
     def look(self, now: float, disk_free_bytes: int | None) -> Iterator[Message]:
-        """Yield messages about what no record tells: a stall, a nearly full disk.
+        """Yield messages about what no record reports: a stall, a nearly full disk.
 
         Args:
             now: seconds of the steady clock.
@@ -79,7 +79,7 @@ class RunWatch:
             self._disk_low = False
 
     def lost(self) -> Message | None:
-        """Return the message that the engine has gone without a word; None if it was told."""
+        """Return the message that the engine is gone and reported no end; None if it was sent."""
         number = self._lifecycle.incarnation
         text = f"step {self._step:,}: the training process is gone, and it reported no end"
         return self._first_time(Message(kind="failed", incident=f"lost {number}", text=text))

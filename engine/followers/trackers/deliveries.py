@@ -57,7 +57,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a tracker is told once about a run."""
+    """The facts about a run that a tracker gets once."""
 
     id: str
     """Name of the run folder; the tracker runs of all timelines are grouped under it."""

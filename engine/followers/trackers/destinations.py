@@ -28,7 +28,7 @@ class Destination:
 
     tracker: str
     place: str
-    """What tells it from other destinations of the same tracker."""
+    """Address or folder, which differs from those of other destinations of the same tracker."""
 
     @property
     def shown(self) -> str:
@@ -136,7 +136,7 @@ def install(tracker: str) -> str:
 
 
 def facts_of(run: RunDirectory) -> RunFacts:
-    """Read what trackers are told about a run.
+    """Read the facts about a run that trackers get.
 
     Raises:
         NoSuchRun: the folder is not a run folder.

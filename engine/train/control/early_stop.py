@@ -81,7 +81,7 @@ class EarlyStop:
         return self._notice is not None and not self._trained and self._notice.given()
 
     def tell_others(self) -> None:
-        """Tell the other ranks, if there are any, that this one leaves because of a stop."""
+        """Inform the other ranks, if there are any, that this one leaves because of a stop."""
         if self._notice is not None:
             self._notice.give()
 

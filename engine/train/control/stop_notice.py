@@ -1,7 +1,7 @@
-"""Stop notice: tells all ranks that one of them was asked to stop while it loads, and leaves.
+"""Stop notice: informs all ranks that one of them was asked to stop while it loads, and leaves.
 
 Until the ranks have agreed for the first time, nothing has to be saved, and each of them may leave
-by itself. A file of the run folder tells the others why it is gone.
+by itself. A file of the run folder informs the others why it is gone.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class StopNotice:
         return cls(run, msgspec.json.encode([launcher, identity_of(launcher), *values]))
 
     def give(self) -> None:
-        """Tell the other ranks that this one stops; if that is impossible, log a warning."""
+        """Write the notice that this rank stops; if that is impossible, log a warning."""
         if self.given():
             return
         try:
             self._run.write(self._run.stop_notice, self._start_id)
         except OSError as error:
-            log.warning("the other ranks cannot be told that this one stops: %s", error)
+            log.warning("the other ranks cannot be informed that this one stops: %s", error)
 
     def given(self) -> bool:
-        """Return whether a rank of this launch has told the others that it stops."""
+        """Return whether a rank of this launch has written the notice that it stops."""
         with suppress(OSError), self._run.open() as folder:
             descriptor = folder.open_file(self._run.stop_notice.name, os.O_RDONLY)
             try:

@@ -24,10 +24,10 @@ Gradients = list[tuple[Tensor, Tensor | None]]
 
 
 class UpdateGate:
-    """Lets the device apply the updates of one optimizer, or hold them back for the host."""
+    """Lets the device apply the updates of one optimizer, or leave the decision to the host."""
 
     final = False
-    """Whether what the device has held back is never applied."""
+    """Whether an update that the device has refused is never applied."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer: Any = optimizer

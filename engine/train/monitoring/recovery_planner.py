@@ -42,7 +42,7 @@ class RecoveryPlannerState(msgspec.Struct, kw_only=True):
 
 
 class RecoveryPlanner:
-    """Plans rollbacks on rank 0 and shares them, so that every rank comes to the same result."""
+    """Plans rollbacks on rank 0 and shares them, so that every rank has the same result."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What a trainer can be told to do: the commands that it cannot obey, each with the reason.
+"""The commands that a watched trainer cannot carry out, each with the reason.
 
 The class and the arguments of the trainer decide it before the first step, so that nothing is
 offered that would be silently wrong.

@@ -233,7 +233,7 @@ class LoopRun:
         self._end(ended)
 
     def _end(self, ended: RunEndByScript | None) -> None:
-        """End the run as the script has ended it; None if the loop has come to its end."""
+        """End the run; `ended` says how the script ended it, None that the loop has finished."""
         for hook in self._hooks:
             hook.remove()
         atexit.unregister(self._at_exit)

@@ -79,5 +79,5 @@ def undone(alarm: Anomaly, ends: Mapping[int, float]) -> bool:
 
 
 def calls(alarm: Anomaly, ends: Mapping[int, float]) -> bool:
-    """Whether an alarm may still call for something, as far as its verdict tells."""
+    """Whether an alarm may still need an action: it is unsettled and no rollback has undone it."""
     return alarm.verdict in UNSETTLED and not undone(alarm, ends)

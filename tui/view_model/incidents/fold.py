@@ -26,7 +26,7 @@ METRICS = {
 }
 """The curve that an alert of a kind is about; other kinds have none."""
 BACK_STEPS = 20
-"""Newest values whose median tells whether a metric has come back."""
+"""Number of newest values whose median decides whether a metric is back at its usual value."""
 BACK_SHARE = 0.25
 """A metric has come back if at most this share of its distance from the usual value is left."""
 FORGOTTEN_STEPS = 200

@@ -32,7 +32,7 @@ class IncidentState(StrEnum):
     CLEARED = "cleared"
     """It is over without a verdict that it recovered."""
     ABANDONED = "abandoned"
-    """A rollback has undone all of its steps, without a recovery that was judged."""
+    """A rollback has undone all of its steps, without a recovery that got a verdict."""
 
 
 @dataclass(frozen=True)
