@@ -40,13 +40,13 @@ class TaskFound:
 
     task: str
     open: str = ""
-    """What the keys leave open and how to say it; empty if they tell the task."""
+    """What the keys leave open, and the option that decides it; empty if they decide the task."""
     named: str = ""
     """The name in the file that suggests another method, such as `hub_model_id: org/x-orpo`."""
 
 
 def task_of(draft: Draft, file: str) -> TaskFound:
-    """Return the task that the keys tell, or the likeliest one with what is open.
+    """Return the task that the keys decide, or the likeliest one with what they leave open.
 
     Names of the file, of the run or of the model are no evidence for a method, but where the keys
     leave it open, a name of another one than the likeliest makes it a question.
@@ -55,16 +55,16 @@ def task_of(draft: Draft, file: str) -> TaskFound:
         draft: the configuration.
         file: the last parts of its path.
     """
-    told = next((task for key, task in _TASK_OF_KEY.items() if draft.get(key) is not None), None)
+    known = next((task for key, task in _TASK_OF_KEY.items() if draft.get(key) is not None), None)
     loss = draft.get("loss_type")
     if loss in _RATED_LOSSES:
-        told = "kto"
+        known = "kto"
     elif loss == "simpo" or (isinstance(loss, list) and len(loss) > 1):
-        told = told or "dpo"  # one trainer has this loss, and one takes several
+        known = known or "dpo"  # one trainer has this loss, and one takes several
     elif str(draft.get("lora_task_type")) == "SEQ_CLS":
-        told = told or "reward"
-    if told is not None:
-        return TaskFound(told)
+        known = known or "reward"
+    if known is not None:
+        return TaskFound(known)
     if loss in _SUPERVISED_LOSSES:
         return TaskFound("sft")
     if any(draft.get(key) is not None for key in _COMPARING):

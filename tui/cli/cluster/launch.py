@@ -55,7 +55,7 @@ def add_commands(commands: Commands) -> None:
         help="override a key of the configuration, such as train.lr=1e-4",
     )
     launch.add_argument(
-        "--script", metavar="FILE", type=Path, help="where to write the script (NAME.sbatch)"
+        "--script", metavar="FILE", type=Path, help="where to write the script (fttui-NAME.sbatch)"
     )
     launch.add_argument("--dry-run", action="store_true", help="write the script, submit nothing")
     launch.add_argument(
