@@ -46,7 +46,7 @@ def batch_script(request: SlurmRequest) -> str:
             *(f"#SBATCH {option}" for option in _directives(request)),
             "",
             "# One task per node; it starts a process for each device of its node.",
-            "# SLURM sends SIGUSR1 before the time limit. SIGTERM is then sent to the tasks, but not",
+            "# SLURM sends SIGUSR1 before the time limit. SIGTERM is then sent to the tasks, not",
             "# to srun, which would kill them after 30 s. The run saves and stops.",
             "stopped=no",
             "trap 'stopped=yes; scancel --signal=TERM \"$SLURM_JOB_ID\"' TERM USR1",
