@@ -301,3 +301,12 @@ class RunConfig(Section, frozen=True, kw_only=True):
     def added_tokens(self) -> list[str]:
         """The tokens of `data.special_tokens` and `model.add_tokens`, in this order."""
         return [*self.data.special_tokens, *(one.token for one in self.model.add_tokens)]
+
+    @property
+    def keys_of_added_tokens(self) -> list[str]:
+        """The keys that add tokens, in the order of `added_tokens`."""
+        given = {
+            "data.special_tokens": self.data.special_tokens,
+            "model.add_tokens": self.model.add_tokens,
+        }
+        return [key for key, tokens in given.items() if tokens]

@@ -67,9 +67,10 @@ def _require_rows(base: Any) -> None:
     for module, kind, what in ((embedding, nn.Embedding, "embedding"), (head, nn.Linear, "head")):
         if not isinstance(module, kind) or not module.weight.is_floating_point():
             raise ModelError(
-                f"data.special_tokens: this model's {what} is a {type(module).__name__}, to which "
-                "no rows can be added; use the unquantized variant of the model with train.memory: "
-                "plain, or name only tokens that the tokenizer has"
+                f"new tokens: this model's {what} is a {type(module).__name__}, to which no rows "
+                "can be added; use the unquantized variant of the model with train.memory: plain, "
+                "or name only tokens that the tokenizer has in data.special_tokens and "
+                "model.add_tokens"
             )
 
 

@@ -131,7 +131,11 @@ def _check_special_tokens(config: RunConfig) -> Iterator[Problem]:
             )
     repeated = sorted({one for one in config.added_tokens if config.added_tokens.count(one) > 1})
     if repeated:
-        key = "data.special_tokens" if config.data.special_tokens else "model.add_tokens"
+        key = (
+            "data.special_tokens"
+            if repeated[0] in config.data.special_tokens
+            else "model.add_tokens"
+        )
         yield Problem(key, f"{repeated[0]} is listed twice; list it once")
     for one in config.model.add_tokens:
         if one.description is not None and not one.description.strip():

@@ -22,6 +22,9 @@ SCHEDULE_KEYS = {
 """Keys that only one schedule uses, with that schedule. `schedule_cycles` is left out, because
 earlier versions accepted it with any schedule."""
 
+NEXT_TOKEN_KEYS = {"label_smoothing": "smooths the targets", "focal": "weighs the tokens"}
+"""Keys of the next-token loss, each with what it does; 0 is off."""
+
 
 def _check_length(config: RunConfig) -> Iterator[Problem]:
     train = config.train
@@ -169,7 +172,7 @@ def _check_whole_model(config: RunConfig) -> Iterator[Problem]:
         )
     if config.added_tokens and train.layers is not None:
         yield Problem(
-            "data.special_tokens" if config.data.special_tokens else "model.add_tokens",
+            config.keys_of_added_tokens[0],
             "adds rows to the embedding, which train.layers may leave untrained; remove one of the "
             "two",
         )
@@ -226,11 +229,12 @@ def _check_projection(config: RunConfig) -> Iterator[Problem]:
             "the matrices of an adapter have a low rank already; set adapter: none, or "
             "train.optimizer: adamw",
         )
-    if train.devices > 1:
+    if train.ranks > 1:
+        key = "devices" if train.devices > 1 else "nodes"
         yield Problem(
             "train.optimizer",
             f"got {train.optimizer}, whose projections each rank would choose for itself, so that "
-            "their weights would drift apart; set train.devices: 1, or train.optimizer: adamw",
+            f"their weights would drift apart; set train.{key}: 1, or train.optimizer: adamw",
         )
 
 
@@ -262,51 +266,36 @@ def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
         )
 
 
+def _check_next_token_loss(config: RunConfig) -> Iterator[Problem]:
+    for key, what in NEXT_TOKEN_KEYS.items():
+        value = getattr(config.train, key)
+        if value and config.task in COMPARING_TASKS:
+            yield Problem(
+                f"train.{key}",
+                f"got {value:g}, which {what} of next-token training and is not used by task "
+                f"{config.task}; set train.{key}: 0",
+            )
+        if value and config.contrastive.ce_weight == 0:
+            yield Problem(
+                f"train.{key}",
+                f"got {value:g}, which {what} of the next-token loss, but contrastive.ce_weight is "
+                f"0; raise it, or set train.{key}: 0",
+            )
+
+
 def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
-    smoothing = config.train.label_smoothing
-    if not smoothing:
-        return
-    if config.task in COMPARING_TASKS:
-        yield Problem(
-            "train.label_smoothing",
-            f"got {smoothing:g}, which smooths the targets of next-token training and is not used "
-            f"by task {config.task}; set train.label_smoothing: 0",
-        )
-    if config.contrastive.ce_weight == 0:
-        yield Problem(
-            "train.label_smoothing",
-            f"got {smoothing:g}, which smooths the targets of the next-token loss, but "
-            "contrastive.ce_weight is 0; raise it, or set train.label_smoothing: 0",
-        )
-    if config.train.memory == "lean":
+    smoothing, focal = config.train.label_smoothing, config.train.focal
+    if smoothing and config.train.memory == "lean":
         yield Problem(
             "train.label_smoothing",
             f"got {smoothing:g}, which needs the whole output head, but train.memory: lean keeps "
             "it in slices; set train.memory: plain, or train.label_smoothing: 0",
         )
-
-
-def _check_focal(config: RunConfig) -> Iterator[Problem]:
-    focal = config.train.focal
-    if not focal:
-        return
-    if config.task in COMPARING_TASKS:
+    if smoothing and focal:
         yield Problem(
             "train.focal",
-            f"got {focal:g}, which weighs the tokens of next-token training and is not used by "
-            f"task {config.task}; set train.focal: 0",
-        )
-    if config.contrastive.ce_weight == 0:
-        yield Problem(
-            "train.focal",
-            f"got {focal:g}, which weighs the tokens of the next-token loss, but "
-            "contrastive.ce_weight is 0; raise it, or set train.focal: 0",
-        )
-    if config.train.label_smoothing:
-        yield Problem(
-            "train.focal",
-            f"got {focal:g} beside train.label_smoothing: {config.train.label_smoothing:g}, but "
-            "the focal loss is defined for targets that are not smoothed; set one of them to 0",
+            f"got {focal:g} beside train.label_smoothing: {smoothing:g}, but the focal loss is "
+            "defined for targets that are not smoothed; set one of them to 0",
         )
 
 
@@ -372,8 +361,8 @@ TRAINING = (
     _check_schedule,
     _check_ratios,
     _check_whole_modules,
+    _check_next_token_loss,
     _check_smoothing,
-    _check_focal,
     _check_balance,
     _check_rollback,
     _check_memory,

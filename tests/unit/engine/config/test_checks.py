@@ -128,7 +128,18 @@ def test_sound_configurations_pass(changes):
                 },
             ),
             "train.optimizer",
-            "drift apart",
+            "drift apart; set train.devices: 1",
+        ),
+        (
+            (
+                {
+                    "train": {"optimizer": "galore", "nodes": 2},
+                    "adapter": {"kind": "none"},
+                    "model": {"quantize": "none"},
+                },
+            ),
+            "train.optimizer",
+            "drift apart; set train.nodes: 1",
         ),
         (({"train": {"projection": {"rank": 8}}},), "train.projection", "projects no gradients"),
         (({"train": {"schedule": "exponential"}},), "train.lr_floor", "never reaches"),
@@ -265,6 +276,16 @@ def test_sound_configurations_pass(changes):
             "describe it",
         ),
         (({"data": {"special_tokens": ["<a>", "<a>"]}},), "data.special_tokens", "listed twice"),
+        (
+            (
+                {
+                    "data": {"special_tokens": ["<a>"]},
+                    "model": {"add_tokens": [{"token": "<b>"}, {"token": "<b>"}]},
+                },
+            ),
+            "model.add_tokens",
+            "<b> is listed twice",
+        ),
         (({"data": {"special_tokens": ["<a>", " <b>"]}},), "data.special_tokens", "white space"),
         (({"data": {"special_tokens": [""]}},), "data.special_tokens", "white space"),
         ((STREAMED, {"train": {"steps": None, "epochs": 1}}), "train.epochs", "train.steps"),
