@@ -36,10 +36,9 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
     train = config.train
     samples_per_step = train.batch * train.accumulate * world_size
     if train_examples is not None and train_examples < samples_per_step:
-        unit = "packed rows" if config.data.packing else "records"
         raise ConfigError(
-            f"one optimizer step takes {samples_per_step:,} {unit} (train.batch {train.batch} × "
-            f"train.accumulate {train.accumulate} × {world_size} "
+            f"one optimizer step takes {examples_text(config, samples_per_step)} "
+            f"(train.batch {train.batch} × train.accumulate {train.accumulate} × {world_size} "
             f"{'device' if world_size == 1 else 'devices'}), but there are only "
             f"{train_examples:,} to train on; lower train.accumulate or train.batch, or add data"
         )
@@ -54,6 +53,12 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
         warmup_steps=warmup_steps(train.warmup, steps),
         samples_per_step=samples_per_step,
     )
+
+
+def examples_text(config: RunConfig, count: int) -> str:
+    """Return a number of training examples in words, such as `16 records` or `4 packed rows`."""
+    unit = "packed row" if config.data.packing else "record"
+    return f"{count:,} {unit}{'' if count == 1 else 's'}"
 
 
 def in_steps(config: RunConfig, plan: StepPlan) -> RunConfig:

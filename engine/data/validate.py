@@ -18,7 +18,7 @@ from ..config.memory.hardware import probe_hardware
 from ..config.memory.planning import settings_of
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
-from ..config.step_plan import plan_steps
+from ..config.step_plan import examples_text, plan_steps
 from ..errors import FttuiError, ModelError, SourceUnreachable
 from ..protocol.data.messages import (
     AnyDataMessage,
@@ -87,7 +87,8 @@ def check_data(
     sets.findings.require_consent(config.data.accept)
     plan = plan_steps(config, sets.per_epoch, config.train.ranks)
     if config.train.steps is None:
-        yield _line(f"steps: {plan.steps:,}, each of {plan.samples_per_step:,} records")
+        each = examples_text(config, plan.samples_per_step)
+        yield _line(f"steps: {plan.steps:,}, each of {each}")
 
 
 def _shown(

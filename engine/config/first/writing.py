@@ -103,7 +103,7 @@ def _sections(first: First) -> Iterator[tuple[str, Rows]]:
         [
             ("epochs", epochs(facts.records), "passes over the data"),
             ("batch", size.batch, "records per micro-batch"),
-            ("accumulate", size.accumulate, f"micro-batches per step: {together} records"),
+            ("accumulate", size.accumulate, f"micro-batches per step: {together} in all"),
             ("lr", learning_rate(facts.task), "peak learning rate; change it live with: lr scale"),
             ("warmup", 0.03, "share of the steps"),
             ("optimizer", "paged_adamw_8bit" if cuda else "adamw", "docs/configuration.md: others"),

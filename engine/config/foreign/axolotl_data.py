@@ -61,7 +61,11 @@ _STYLES: dict[str, dict[str, dict[str, Any]]] = {
     "chat_template": dict.fromkeys(("default", "argilla", "argilla_chat"), _IN_ANSWERS),
 }
 """The styles of compared answers by the first part of their type."""
-_RATED_QUESTIONS = {**_QUESTIONS, "ultra": {"instruction": "prompt"}}
+_RATED_QUESTIONS = {
+    **_QUESTIONS,
+    "ultra": {"instruction": "prompt"},
+    "argilla_chat": {"messages": "completion"},
+}
 _RATED_STYLES = {**_STYLES, "chatml": _RATED_QUESTIONS, "llama3": _RATED_QUESTIONS}
 """The same of rated answers."""
 _SCORED_STYLES = {"bradley_terry": {"chat_template": {"instruction": "input"}}}

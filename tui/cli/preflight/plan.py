@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import FttuiError, ModelError
 
-from ...text.format import memory_term, size
+from ...text.format import memory_term, plural, size
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -23,9 +23,9 @@ def course(config: RunConfig) -> Iterator[str]:
 
     train = config.train
     per_step = train.batch * train.accumulate * train.ranks
-    unit = "pairs" if config.task in ("contrastive", "dpo", "reward") else "sequences"
+    unit = "pair" if config.task in ("contrastive", "dpo", "reward") else "sequence"
     yield (
-        f"step: {per_step} {unit} = batch {train.batch} × accumulate {train.accumulate} "
+        f"step: {plural(per_step, unit)} = batch {train.batch} × accumulate {train.accumulate} "
         f"× {train.ranks} {'device' if train.ranks == 1 else 'devices'}"
         + (f" on {train.nodes} nodes" if train.nodes > 1 else "")
     )
@@ -34,7 +34,8 @@ def course(config: RunConfig) -> Iterator[str]:
         yield f"length: {epochs}; the number of steps is known once the data is read"
         return
     warmup = warmup_steps(train.warmup, train.steps)
-    yield f"length: {train.steps} steps, {train.steps * per_step} {unit}, {warmup} warm-up steps"
+    learned = plural(train.steps * per_step, unit)
+    yield f"length: {train.steps} steps, {learned}, {warmup} warm-up steps"
 
 
 def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:

@@ -366,6 +366,13 @@ _SPOKEN = {"system": "Be short.", "chosen": "good", "rejected": "bad"}
         ),
         ({"rl": "kto"}, "llama3.ultra",
          {"system": "Be short.", "prompt": "Why?", "completion": "good", "label": True}),
+        (
+            {"rl": "kto"},
+            "chatml.argilla_chat",
+            {"completion": [{"role": "system", "content": "Be short."},
+                            {"role": "user", "content": "Why?"},
+                            {"role": "assistant", "content": "good"}], "label": True},
+        ),
         ({"reward_model": True, "num_labels": 1}, "bradley_terry.chat_template",
          {**_SPOKEN, "input": "Why?"}),
     ],
