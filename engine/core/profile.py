@@ -17,6 +17,8 @@ STEP, MICRO_BATCH = "step", "micro-batch"
 PARTS = ("data", "forward", "backward", "judge", "update")
 VERDICT = "verdict"
 """Span in which the previous step is checked, within the first micro-batch of the next step."""
+AT_BOUNDARY = "at boundary"
+"""Span of evaluations, checkpoints, commands and pauses between two steps; no part of a step."""
 _LONGEST = 12
 _NS = 1e9
 
@@ -73,17 +75,18 @@ def summarise(
 
     `trace` is the file of the trace that the summary names.
     """
-    windows = [span for span in recording.spans if span.name == STEP]
+    windows = _windows(recording.spans)
     if not windows:
         return None
-    steps, total_ns = len(windows), sum(w.end_ns - w.start_ns for w in windows)
+    steps = sum(span.name == STEP for span in recording.spans)
+    total_ns = sum(w.end_ns - w.start_ns for w in windows)
     kernels = _within(recording.kernels, windows)
     work = kernels or _self_times(_within(recording.operations, windows))
     busy_ns = _covered(kernels)
     found = StepsProfiled(
         steps=steps,
         step_s=total_ns / steps / _NS,
-        parts=_parts(recording, windows, kernels),
+        parts=_parts(recording, windows, kernels, steps),
         kinds=_by_kind(work, steps),
         kernels=_longest(work, steps),
         idle=max(0.0, 1 - busy_ns / total_ns) if kernels else None,
@@ -93,6 +96,24 @@ def summarise(
         trace=trace,
     )
     return _advised(found, setting)
+
+
+def _windows(spans: Sequence[Activity]) -> list[Activity]:
+    """Return the time from the first step to the end of the last one, as windows.
+
+    Work at a boundary, such as an evaluation, separates two windows; anything else that the host
+    does between two steps delays the run, and counts.
+    """
+    steps = sorted((s for s in spans if s.name == STEP), key=lambda s: s.start_ns)
+    if not steps:
+        return []
+    rest = Activity(STEP, steps[0].start_ns, steps[-1].end_ns)
+    windows = []
+    for work in sorted((s for s in spans if s.name == AT_BOUNDARY), key=lambda s: s.start_ns):
+        if rest.start_ns < work.start_ns < rest.end_ns:
+            windows.append(replace(rest, end_ns=work.start_ns))
+            rest = replace(rest, start_ns=work.end_ns)
+    return [*windows, rest]
 
 
 def _within(activities: Iterable[Activity], windows: Sequence[Activity]) -> list[Activity]:
@@ -113,13 +134,14 @@ def _covered(activities: Iterable[Activity]) -> int:
 
 
 def _parts(
-    recording: Recording, windows: Sequence[Activity], kernels: Sequence[Activity]
+    recording: Recording, windows: Sequence[Activity], kernels: Sequence[Activity], steps: int
 ) -> list[ProfilePart]:
     host: dict[str, int] = defaultdict(int)
     for span in _within(recording.spans, windows):
         host[span.name] += span.end_ns - span.start_ns
+    host[STEP] = sum(w.end_ns - w.start_ns for w in windows)
     device = _device_times(_within(recording.spans, windows), kernels)
-    per_step = _NS * len(windows)
+    per_step = _NS * steps
     return [
         ProfilePart(
             name=name,
@@ -185,7 +207,10 @@ _KINDS = (
     ("dequantization", r"dequant"),
     ("optimizer", r"adam|lion|lamb(?!da)|adafactor|multi_tensor|optimizer|blockwise8bit|quantize"),
     ("attention", r"flash|fmha|attention|sdp|cudnn_mha"),
-    ("matrix products", r"gemm|gemv|cutlass|cublas|nvjet|xmma|::a?d?d?b?mm\b|matmul|linear"),
+    (
+        "matrix products",
+        r"gemm|gemv|cutlass|cublas|nvjet|xmma|::a?d?d?b?mm_?\b|gemm_4bit|matmul|linear",
+    ),
 )
 
 

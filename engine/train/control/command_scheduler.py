@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Protocol
 
 import msgspec
 
+from ...core.profile import AT_BOUNDARY
 from ...core.settings import (
     Inapplicable,
     SettingsChange,
@@ -46,6 +48,7 @@ from ...protocol.settings import RunSettings
 from ...protocol.states import RunState
 from ...run.control_log import ControlEntry
 from ..event_log import EventLog
+from ..profiler_spans import span
 from .command_queue import NewCommands
 from .control_state import ControlState
 from .memory_release import MemoryTaken
@@ -163,11 +166,9 @@ class CommandScheduler:
         executor.mark()
         control.change(settings)
         self._look()
-        self.perform_due(executor)
-        if not control.ending and not executor.repeating:
-            executor.scheduled()
-            self.perform_due(executor)
-        self._hold(executor)
+        has_work = control.wanted_at_boundary or executor.due or control.held
+        with span(AT_BOUNDARY) if has_work else nullcontext():
+            self._work_at_boundary(executor)
         if control.ending:
             self._overtake("the run was stopped before training had paused")
             return False
@@ -175,6 +176,14 @@ class CommandScheduler:
             self._event_log.enter(RunState.RUNNING)
         self._queue.ask()
         return True
+
+    def _work_at_boundary(self, executor: OneShotCommands) -> None:
+        """Carry out what is due, and wait while training is paused or halted."""
+        self.perform_due(executor)
+        if not self._control.ending and not executor.repeating:
+            executor.scheduled()
+            self.perform_due(executor)
+        self._hold(executor)
 
     def _hold(self, executor: OneShotCommands) -> None:
         """Wait here while training is paused or halted, and carry out commands meanwhile."""

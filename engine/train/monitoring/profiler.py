@@ -103,7 +103,9 @@ class StepProfiler:
         """
         if self._profile is None:
             return
-        self._sync()
+        if not counted or self._left == 1:
+            # Not after every step: the run does not wait for the device there either.
+            self._sync()
         if self._span is not None:
             self._span.__exit__(None, None, None)
         if not counted:

@@ -39,7 +39,8 @@ def step(at_ms: float = 0.0) -> list[Activity]:
 
 
 def test_the_parts_of_a_step_add_up_to_it() -> None:
-    found = summarise(Recording([*step(), *step(200)], [], []), SETTING)
+    spans = [*step(), activity("at boundary", 100, 200), *step(200)]
+    found = summarise(Recording(spans, [], []), SETTING)
     assert found is not None
     assert found.steps == 2
     assert {p.name: round(p.host_s * 1e3) for p in found.parts} == {
@@ -48,6 +49,20 @@ def test_the_parts_of_a_step_add_up_to_it() -> None:
     assert found.step_s == pytest.approx(0.1)
     assert found.mfu == pytest.approx(0.02)
     assert found.idle is None
+
+
+def test_the_device_is_idle_between_two_steps_too_but_not_while_an_evaluation_runs() -> None:
+    """Kernels run from 20 to 80 of both steps, and in the evaluation between two of three steps."""
+    kernels = [activity("gemm", at + 20, at + 80) for at in (0, 110, 310)]
+    evaluation = [activity("gemm", 220, 240)]
+    spans = [*step(), *step(110), activity("at boundary", 210, 310), *step(310)]
+    found = summarise(Recording(spans, [*kernels, *evaluation], []), SETTING)
+    assert found is not None
+    assert (found.steps, found.launches) == (3, 1.0)
+    assert found.step_s == pytest.approx(0.31 / 3)
+    assert found.idle == pytest.approx(1 - 180 / 310)
+    other = next(part.host_s for part in found.parts if part.name == "other")
+    assert other == pytest.approx(0.04 / 3)
 
 
 def test_judging_the_step_before_within_a_micro_batch_is_no_part_of_its_forward_pass() -> None:
@@ -94,7 +109,8 @@ def test_an_operation_does_not_count_for_the_ones_inside_it() -> None:
 def test_figures_are_per_step() -> None:
     """Two steps with a kernel of 20 ms in each and one of 10 ms in the second only."""
     kernels = [activity("gemm", 20, 40), activity("gemm", 220, 240), activity("nccl", 250, 260)]
-    found = summarise(Recording([*step(), *step(200)], kernels, []), SETTING)
+    spans = [*step(), activity("at boundary", 100, 200), *step(200)]
+    found = summarise(Recording(spans, kernels, []), SETTING)
     assert found is not None
     assert [(k.name, k.count) for k in found.kernels] == [("gemm", 1.0), ("nccl", 0.5)]
     assert [k.seconds for k in found.kernels] == pytest.approx([0.02, 0.005])
@@ -120,6 +136,7 @@ def test_without_a_whole_step_there_is_nothing_to_say() -> None:
         ("nvjet_tst_128x64_64x8_2x1_v_bz_TNN", "matrix products"),
         ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n", "matrix products"),
         ("aten::addmm", "matrix products"),
+        ("aten::addmm_", "matrix products"),
         ("aten::mm", "matrix products"),
         ("void at::native::vectorized_elementwise_kernel<4, Mul>", "elementwise"),
         ("elementwise_kernel<128, gpu_kernel_impl<float>(it)::{lambda(int)#1}>", "elementwise"),
