@@ -60,9 +60,10 @@ def main() -> None:
     options = parser.parse_args()
     cases = []
     for place in options.cases:
-        shape, *numbers = place.split(":")
-        cases.append(Case(shape, *map(int, numbers), options.steps, options.device,  # type: ignore[misc]
-                          tuple(options.set)))  # fmt: skip
+        shape, length, batch, accumulate = place.split(":")
+        case = Case(shape, int(length), int(batch), int(accumulate), options.steps,
+                    options.device, tuple(options.set))  # fmt: skip
+        cases.append(case)
     children = [Child(measured, case, environment=GROWING_SEGMENTS) for case in cases]
     for case, row in zip(cases, in_turn(children, options.limit_s, options.budget_s), strict=True):
         show(case, row)
