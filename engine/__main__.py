@@ -100,6 +100,7 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="KINDS",
         help="kinds of content, such as data, that may have changed since the checkpoint",
     )
+    parser.add_argument("--paused", action="store_true", help="pause before the first step")
     options = parser.parse_args(arguments)
     signals = StopSignals()
     signals.install()
@@ -123,7 +124,9 @@ def main(arguments: list[str] | None = None) -> int:
     if options.lr_find:
         low, high, steps = options.lr_find
         lr_range = LrRange(low, high, int(steps))
-    asked = _Asked(options.resume, options.profile, lr_range, options.accept_changed)
+    asked = _Asked(
+        options.resume, options.profile, lr_range, options.accept_changed, options.paused
+    )
     return _session(run, journal_writer, signals, asked)
 
 
@@ -135,6 +138,7 @@ class _Asked:
     profile_steps: int
     lr_range: LrRange | None
     accept_changed: frozenset[str]
+    paused: bool
 
 
 def _session(
@@ -167,6 +171,7 @@ def _session(
         asked.profile_steps,
         asked.lr_range,
         asked.accept_changed,
+        asked.paused and not attempt.repeated,
     )
     unanswered = UnansweredCommands(history.answered, event_log.record)
     event_log.listen(unanswered.observe)

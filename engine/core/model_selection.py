@@ -7,8 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "ce", "contrastive"})
-"""Metrics of which a lower value is better; of all others a higher value is better."""
+from ..protocol.thresholds import LOWER_IS_BETTER
 
 
 class StopRule(Protocol):

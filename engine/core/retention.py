@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from ..protocol.thresholds import LOWER_IS_BETTER
 from .anomaly.alerts import Alert
-from .model_selection import LOWER_IS_BETTER
 
 WATCH_WINDOW_STEPS = 20
 """A checkpoint taken fewer steps than this after a warning already contains its cause."""

@@ -1,4 +1,4 @@
-"""Thresholds shared by the engine and the app, which does not import `engine.core`.
+"""Thresholds and orders shared by the engine and the app, which does not import `engine.core`.
 
 For slow ranks they are two numbers because they answer two questions. The detector smooths each
 rank's time over about 25 steps and waits 50 steps, so 5 % is clear of noise. The app marks a rank
@@ -20,3 +20,5 @@ TRAINING_KINDS = frozenset(
     {"spike", "divergence", "grad_explosion", "nonfinite", "collapse", "dead", "lr_misconfig"}
 )
 """Kinds of alerts that follow from one another: they all concern the weights and their updates."""
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "ce", "contrastive"})
+"""Metrics of an evaluation of which a lower value is better; of all others a higher value is."""

@@ -259,7 +259,7 @@ def open_control(
         except OSError as error:
             event_log.log("error", f"settings not stored; a restart would lose them: {error}")
 
-    initial = load_desired(start.run, config, restarted=start.attempt.repeated)
+    initial = load_desired(start.run, config, restarted=start.attempt.repeated, paused=start.paused)
     for change in initial.overridden:
         event_log.log("warning", f"the configuration overrides a stored setting: {change}")
     control = ControlState(

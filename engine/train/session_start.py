@@ -29,6 +29,8 @@ class SessionStart:
     """Learning rates of a run that only sweeps them; None trains."""
     accept_changed: frozenset[str] = frozenset()
     """Kinds of content that may differ from the content of the checkpoint."""
+    paused: bool = False
+    """Whether the run is paused before its first step."""
 
     @property
     def measures_only(self) -> bool:

@@ -46,7 +46,7 @@ REFUSED = {
 """Commands that need the extra, with a call of each."""
 LIGHT = {
     "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import", "sync",
-    "prometheus", "completion", "launch", "mcp", "web",
+    "prometheus", "race", "completion", "launch", "mcp", "web",
 }  # fmt: skip
 
 _IMPORT_ALL = """

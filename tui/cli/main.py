@@ -23,6 +23,7 @@ from . import (
 )
 from .agents import mcp
 from .cluster import launch
+from .experiments import race
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync, web
@@ -110,6 +111,7 @@ def build_parser() -> argparse.ArgumentParser:
         import_config,
         lr_find,
         profile,
+        race,
         launch,
         doctor,
         completion,

@@ -24,15 +24,17 @@ else:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that accepts options between the positional words of `ctl`."""
+    """An argument parser that accepts options between the words of `ctl` and of `race`."""
 
     def parse_known_args(  # type: ignore[override]  # typeshed knows overloads only
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
-        """Parse as argparse does, but for `ctl` add words after an option to the command."""
+        """Parse as argparse does, but for these two add words after an option to those before."""
         found, rest = super().parse_known_args(args, namespace)
-        if hasattr(found, "words") and not any(_is_option(word) for word in rest):
-            found.words, rest = [*found.words, *rest], []
+        for name in ("words", "settings"):
+            if hasattr(found, name) and not any(_is_option(word) for word in rest):
+                setattr(found, name, [*getattr(found, name), *rest])
+                rest = []
         return found, rest
 
 

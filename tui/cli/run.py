@@ -8,7 +8,7 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
-from fttui.engine.errors import ConfigError
+from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -95,7 +95,7 @@ def _engine(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
     if before is not None:
         say(f"the job was started again; resuming {before.id}")
         options.resume, options.config = str(before.path), None
-    return _resumed(options, cluster) if options.resume else _started(options, cluster)
+    return resumed(options, cluster) if options.resume else _started(options, cluster)
 
 
 def _run_node(options: argparse.Namespace, cluster: Cluster, launch: NodeLaunch) -> int:
@@ -157,7 +157,14 @@ def _started(
     return start_engine(run, train.devices, restarts=train.restarts, launch=cluster.launch)
 
 
-def _resumed(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
+def resumed(
+    options: argparse.Namespace, cluster: Cluster, *, paused: bool = False
+) -> StartedEngine:
+    """Check that the run `options.resume` can be resumed, and start its engine, maybe paused.
+
+    Raises:
+        FttuiError: it cannot be resumed; the text says why.
+    """
     from fttui.engine.config.earlier import read_as_before
     from fttui.engine.config.load import data_keys, parse_resolved, read_config, with_config
     from fttui.engine.config.memory.planning import with_earlier_decisions
@@ -174,6 +181,8 @@ def _resumed(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
     accept = parse_accepted(options.accept_changed)
     name, step = name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
+    if not paused:
+        _tell_of_race(run)
     with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
         path = options.config or run.config
@@ -196,11 +205,32 @@ def _resumed(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
             train.devices,
             checkpoint,
             restarts=train.restarts,
-            options=["--accept-changed", ",".join(sorted(accept))] if accept else [],
+            options=_engine_options(accept, paused=paused),
             launch=cluster.launch,
         )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
+
+
+def _engine_options(accept: frozenset[str], *, paused: bool) -> list[str]:
+    """Return the options of the engine of a resumed run."""
+    accepted = ["--accept-changed", ",".join(sorted(accept))] if accept else []
+    return [*accepted, *(["--paused"] if paused else [])]
+
+
+def _tell_of_race(run: RunDirectory) -> None:
+    """Print that a race of the run was interrupted, and in which variant; nothing without one."""
+    from .experiments.race_file import read_race
+    from .experiments.race_text import unfinished_lines
+
+    try:
+        state = read_race(run)
+    except FttuiError as error:
+        say(f"note: {error}")
+        return
+    if state is not None and not state.ended:
+        for line in unfinished_lines(state, run.id):
+            say(f"note: {line}")
 
 
 def _require_same_content(

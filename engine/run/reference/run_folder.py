@@ -42,6 +42,7 @@ the control journal as 8 bytes, little-endian.
 """
 OTHERS = {
     "desired.json": "The settings in force, with which a resumed run begins.",
+    "race.json": "The newest race of the run: its variants, and how far each has trained.",
     "control.lock": "The lock file of the process that may append to the control journal.",
     "exports": "Exported models.",
     "trackers": "What is delivered to each tracker.",

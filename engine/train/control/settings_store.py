@@ -7,7 +7,7 @@ configuration overrides the stored setting.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -59,8 +59,16 @@ class InitialSettings:
 
 
 def load_desired(
-    run: RunDirectory, config: RunConfig, *, restarted: bool = False
+    run: RunDirectory, config: RunConfig, *, restarted: bool = False, paused: bool = False
 ) -> InitialSettings:
+    """Return the settings to start with, paused if the start asks for it (see `_initial`)."""
+    initial = _initial(run, config, restarted=restarted)
+    if not paused:
+        return initial
+    return replace(initial, desired=msgspec.structs.replace(initial.desired, paused=True))
+
+
+def _initial(run: RunDirectory, config: RunConfig, *, restarted: bool) -> InitialSettings:
     """Return the initial settings: the stored ones, unless the configuration has changed since.
 
     They are the configured ones if none are stored or the file is damaged, which the log then says.

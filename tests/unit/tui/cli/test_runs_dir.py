@@ -26,6 +26,7 @@ WORDS = {
     "show": ["name"],
     "ctl": ["name", "pause"],
     "ls": [],
+    "race": ["name", "lr=1e-4,2e-4"],
     "events": [],
     "report": ["name"],
     "export": ["--merged"],

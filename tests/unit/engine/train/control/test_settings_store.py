@@ -70,3 +70,11 @@ def test_a_pause_is_kept_by_a_restart_only(run: RunDirectory) -> None:
     store_desired(run, asked, config())
     assert load_desired(run, config(), restarted=True).desired == asked
     assert load_desired(run, config()).desired == RunSettings(clip=1.0)
+
+
+def test_a_run_that_is_started_paused_is_paused_and_else_as_it_was(run: RunDirectory) -> None:
+    assert load_desired(run, config(), paused=True).desired.paused
+    store_desired(run, ASKED, config())
+    wanted = load_desired(run, config(), paused=True).desired
+    assert wanted == msgspec.structs.replace(ASKED, paused=True)
+    assert not load_desired(run, config()).desired.paused

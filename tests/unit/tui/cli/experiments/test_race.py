@@ -1,0 +1,218 @@
+"""The command line of a race: what it prints before and after, and what it refuses."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.protocol.events import (
+    CheckpointSaved,
+    EvalFinished,
+    RunEnded,
+    StepFinished,
+)
+from fttui.engine.protocol.settings import LearningRate
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.cli.experiments.race_file import race_file, read_race, store_race
+from fttui.tui.cli.experiments.race_text import (
+    cost_line,
+    plan_lines,
+    table_lines,
+    unfinished_lines,
+    verdict_lines,
+)
+from fttui.tui.cli.main import main
+from fttui.tui.view_model.race.race_state import RaceState, VariantState
+from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of
+from tests.support.engine_double import EngineDouble, make_run
+
+
+def raced(by: str = "eval.loss", gap: float = 0.05) -> RaceState:
+    """A race of three variants that has ended; the second one won."""
+    state = RaceState(words=["lr=1e-4,2e-4,9e-4"], steps=80, by=by, base="step-000400",
+                      base_step=400, ended=True, kept=1)  # fmt: skip
+    losses = {step: 2.0 + (step % 7) / 10 for step in range(401, 481)}
+    rng = random.Random(0)
+    wobble = {step: rng.gauss(0, 0.02) for step in losses}
+    state.variants = [
+        VariantState(rounds=2, step=480, score=1.95,
+                     losses={s: v + gap + wobble[s] for s, v in losses.items()}),
+        VariantState(rounds=2, step=480, score=1.9, losses=losses),
+        VariantState(rounds=1, step=440, score=3.1, beaten=True, not_finite=1,
+                     losses={s: v + 1 for s, v in losses.items() if s <= 440}),
+    ]  # fmt: skip
+    return state
+
+
+def test_the_table_has_the_best_variant_first_and_what_became_of_each() -> None:
+    head, best, second, left = table_lines(raced())
+    assert head.split() == ["#", "variant", "steps", "eval.loss", "loss", "against", "best"]
+    assert best.split()[:6] == ["1", "lr", "2e-4", "80", "1.900", "2.288"]
+    assert best.endswith("the run goes on with it")
+    assert second.split()[:4] == ["2", "lr", "1e-4", "80"]
+    assert second.split()[6].startswith("+0.0")
+    assert second.split()[7] == "±"
+    assert left.endswith("left early; loss not finite in 1 step")
+
+
+def test_a_clear_difference_is_beyond_chance_and_a_small_one_is_not() -> None:
+    clear, small = list(verdict_lines(raced())), list(verdict_lines(raced(gap=0.0)))
+    assert clear[0] == "best: lr 2e-4, eval.loss 1.900"
+    assert "on the same 40 batches lower by 0.0" in clear[1]
+    assert clear[1].endswith("chance does not explain this difference")
+    assert "chance explains this difference" in small[1]
+
+
+def test_losses_that_contradict_the_metric_are_told() -> None:
+    assert "contradicts eval.loss" in list(verdict_lines(raced(gap=-0.5)))[1]
+
+
+def test_changes_by_others_are_told_with_the_verdict() -> None:
+    state = raced()
+    state.variants[0].remarks = ["lr scale 0.5 by ada"]
+    assert "1 change by others" in list(verdict_lines(state))[-1]
+
+
+def test_no_score_at_all_is_no_verdict() -> None:
+    state = raced()
+    for one in state.variants:
+        one.score = None
+    assert list(verdict_lines(state)) == [
+        "no variant has a finite eval.loss; the run goes back to its start"
+    ]
+
+
+def test_the_plan_warns_of_a_rate_that_is_likely_a_typing_error() -> None:
+    state = RaceState(words=["lr=1e-4,1e-1"], steps=80, by="loss")
+    lines = list(plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400"))
+    assert lines[0].startswith("race of mine from step 400: 2 variants, compared by loss")
+    assert lines[1].strip() == "1  lr 1e-4"
+    assert "caution: the learning rate would be 0.1, ×500 the present" in lines[2]
+
+
+def test_the_cost_says_what_is_not_known() -> None:
+    rounds = raced().rounds
+    assert "time unknown" in cost_line(cost_of(rounds, MeasuredTimes(), evaluates=True))
+    known = cost_line(cost_of(rounds, MeasuredTimes(0.5, 2.0, 1.0, 2**20), evaluates=True))
+    assert known.startswith("cost: 200 steps, about 2 m 0 s by what")
+    assert known.endswith("6 pinned checkpoints, 6.0 MiB")
+
+
+def test_an_interrupted_race_says_in_which_variant_it_was() -> None:
+    state = raced()
+    state.ended, state.running = False, 2
+    text = "\n".join(unfinished_lines(state, "mine"))
+    assert "in variant 3 of 3 (lr 9e-4)" in text
+    assert "fttui race mine --go-on" in text
+    assert "fttui race mine --cancel" in text
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    """A live run at step 50 of 100 that has measured its steps."""
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    engine = EngineDouble(make_run(tmp_path), total_steps=100)
+    engine.start()
+    engine.emit(EvalFinished(metrics={"loss": 2.0}, seconds=3.0))
+    engine.emit(CheckpointSaved(name="step-000000", size_bytes=2**20, seconds=1.0))
+    for _ in range(50):
+        engine.step += 1
+        engine.emit(StepFinished(loss=2.0, step_s=0.5, lr=1e-4, lr_schedule=1e-4))
+    return engine.run
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = main(["race", *words])
+    both = capsys.readouterr()
+    return code, both.out + both.err
+
+
+def test_a_race_is_not_begun_without_a_yes_but_its_cost_is_told(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(capsys, run.id, "lr=1e-4,2e-4", "clip=1,2", "--steps", "40", "--by", "loss")
+    assert code == 2
+    assert "4 variants" in text
+    assert "cost: 120 steps, about 1 m 12 s" in text
+    assert "add --yes" in text
+    assert not race_file(run).exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["lr=1e-4,2e-4", "--steps", "50"], "has 50 steps left after step 50 of 100"),
+        (["lr=1e-4,2e-4", "--steps", "0"], "--steps must be a whole number"),
+        (["lr=1e-4,2e-4", "--by", "accuracy"], "--by must be loss or eval.NAME"),
+        (["lr=1e-4,2e-4", "--keep", "3"], "a variant from 1 to 2; got 3"),
+        (["--go-on"], "no race that was interrupted"),
+        (["--cancel"], "no race that was interrupted"),
+        ([], "no settings to try"),
+        (["weight_decay=0.1,0.2"], r"can change while a run trains (lr, clip)"),
+    ],
+)
+def test_what_cannot_be_raced_is_refused(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str], words: list[str], expected: str
+) -> None:
+    code, text = said(capsys, run.id, *words)
+    assert code == 2
+    assert expected in text
+
+
+def test_a_checkpoint_that_is_not_there_is_named(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(capsys, f"{run.id}@30", "lr=1e-4,2e-4")
+    assert code == 10
+    assert "no complete checkpoint '30'" in text
+
+
+def test_another_race_waits_for_the_end_of_an_interrupted_one(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = raced()
+    state.ended = False
+    store_race(run, state)
+    code, text = said(capsys, run.id, "lr=1e-4,2e-4")
+    assert code == 1
+    assert "was interrupted" in text
+
+
+def test_the_results_are_shown_again(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    store_race(run, raced())
+    code, text = said(capsys, run.id)
+    assert code == 0
+    assert "best: lr 2e-4" in text
+    assert read_race(run) == raced()
+
+
+def test_a_damaged_file_says_how_to_go_on(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    race_file(run).write_text("{")
+    code, text = said(capsys, run.id)
+    assert code == 1
+    assert "race.json is damaged" in text
+    assert "remove it to begin another race" in text
+
+
+def test_the_run_of_another_machine_is_raced_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = said(capsys, "box:mine", "lr=1e-4,2e-4")
+    assert code == 2
+    assert "on the machine of its run" in text
+
+
+def test_an_ended_run_needs_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    engine = EngineDouble(make_run(tmp_path), total_steps=100)
+    engine.start()
+    engine.emit(RunEnded(state=RunState.STOPPED, exit_code=0))
+    engine.run.engine.unlink()
+    code, text = said(capsys, engine.run.id, "lr=1e-4,2e-4", "--steps", "20")
+    assert code == 10
+    assert "no complete checkpoint" in text

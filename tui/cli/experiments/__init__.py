@@ -1,0 +1,1 @@
+"""Subcommands that try settings on a run, repeat runs and compare them."""

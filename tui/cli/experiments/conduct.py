@@ -1,0 +1,195 @@
+"""Conduct a race: train one variant after another from one checkpoint, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fttui.engine.errors import CommandRejected
+from fttui.engine.protocol.commands import (
+    AddNote,
+    AnyCommand,
+    Evaluate,
+    Pause,
+    Resume,
+    Rollback,
+    RunSteps,
+    SaveCheckpoint,
+    ScaleLr,
+    SetClip,
+    SetPolicy,
+    Stop,
+)
+from fttui.engine.protocol.settings import RunSettings
+
+from ...view_model.race.race_state import LOSS, RaceState, VariantState, score_of
+from ...view_model.race.rounds import Round
+from .run_driver import Applied, Progress, TrainedSteps
+
+
+class Track(Protocol):
+    """The run on which a race takes place."""
+
+    evaluation: dict[str, float]
+    """The metrics of the newest evaluation."""
+
+    def send(self, command: AnyCommand, reason: str) -> Applied:
+        """Send a command and return its effect.
+
+        Raises:
+            CommandRejected: it had no effect; the text says why.
+        """
+
+    def until_held(self, target: int, progress: Progress) -> TrainedSteps:
+        """Follow training until it is paused at a step, or is halted or rolled back before it."""
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What is called while a race goes on."""
+
+    save: Callable[[], None]
+    """Called after each change of the state, to store it."""
+    progress: Callable[[int, TrainedSteps, int], None]
+    """Called after each step, with the index of the variant, what it trained, and its last step."""
+    finished: Callable[[int], None]
+    """Called after a variant has trained a round, with its index."""
+
+
+class Race:
+    """Trains the variants of a race that have yet to train, and puts the run on its way again."""
+
+    def __init__(self, state: RaceState, track: Track, telling: Telling) -> None:
+        self._state = state
+        self._track = track
+        self._tell = telling
+
+    def prepare(self, checkpoint: str | None) -> None:
+        """Pause the run and write the checkpoint that all variants start from.
+
+        Args:
+            checkpoint: the checkpoint from which to start; None for the present state.
+
+        Raises:
+            CommandRejected: the checkpoint cannot be restored or written; the run is as before.
+        """
+        state, send = self._state, self._track.send
+        state.before = send(Pause(), "a race begins").settings
+        if checkpoint is not None:
+            self._roll_back(checkpoint, "a race begins here")
+        words = " ".join(state.words)
+        base = send(SaveCheckpoint(pin=True, note=f"start of the race {words}"), "a race begins")
+        state.base, state.base_step = base.new, base.step
+        state.variants = [VariantState(step=base.step) for _ in state.plan]
+        if state.before.autopilot == "act":
+            send(SetPolicy(autopilot="off"), "a race compares undisturbed variants")
+        self._tell.save()
+
+    def run(self) -> None:
+        """Train the rounds that are left.
+
+        Raises:
+            CommandRejected: a checkpoint of the race cannot be restored or written.
+            RunLeft: the run ended, or its engine was lost.
+        """
+        for number, part in enumerate(self._state.rounds):
+            for index in self._state.waiting(number):
+                self._train(index, part)
+            self._state.close_round(number)
+            self._tell.save()
+
+    def _train(self, index: int, part: Round) -> None:
+        state, variant = self._state, self._state.variants[index]
+        state.running = index
+        self._tell.save()
+        label = state.plan[index].label
+        reason = f"race, variant {index + 1} of {len(state.variants)}: {label}"
+        start = variant.checkpoint or state.base
+        variant.timelines.append(self._roll_back(start, reason).timeline)
+        if self._apply_settings(index, reason):
+            self._track.send(AddNote(text=reason), "")
+            self._train_to(variant, state.base_step + part.steps, reason)
+        state.running = None
+        self._tell.save()
+        self._tell.finished(index)
+
+    def _apply_settings(self, index: int, reason: str) -> bool:
+        """Put the settings of a variant in force; return False if they cannot be applied."""
+        variant = self._state.variants[index]
+        if variant.settings is not None:
+            self._restore(variant.settings, reason)
+            return True
+        try:
+            for command in self._state.plan[index].commands(self._state.before):
+                variant.settings = self._track.send(command, reason).settings
+        except CommandRejected as refused:
+            variant.failed = str(refused)
+        return not variant.failed
+
+    def _roll_back(self, checkpoint: str, reason: str) -> Applied:
+        """Return to a checkpoint and stay paused there, also after the guard has halted the run."""
+        done = self._track.send(Rollback(checkpoint=checkpoint), reason)
+        if done.settings.paused:
+            return done
+        self._track.send(Pause(), reason)
+        return self._track.send(Rollback(checkpoint=checkpoint), reason)
+
+    def _restore(self, settings: RunSettings, reason: str) -> None:
+        """Put the learning rate and the clip of earlier settings in force."""
+        percentile = settings.clip_percentile
+        value = settings.clip if percentile is None else None
+        self._track.send(ScaleLr(factor=settings.lr_scale), reason)
+        self._track.send(SetClip(value=value, percentile=percentile), reason)
+
+    def _train_to(self, variant: VariantState, target: int, reason: str) -> None:
+        """Train a variant to a step, measure it there, and write a checkpoint."""
+        state, track = self._state, self._track
+        index = state.running or 0
+        track.send(RunSteps(steps=target - variant.step), reason)
+        done = track.until_held(target, lambda found: self._tell.progress(index, found, target))
+        variant.losses |= done.losses
+        variant.not_finite += done.not_finite
+        variant.remarks += done.by_others
+        variant.step = done.step
+        variant.failed = done.halted or done.rolled_back
+        if variant.failed:
+            return
+        metrics = done.metrics.get(target, {})
+        if state.by != LOSS and not metrics:
+            track.send(Evaluate(), reason)
+            metrics = track.evaluation
+        variant.score = score_of(state.by, variant.losses, metrics)
+        saved = track.send(SaveCheckpoint(pin=True, note=reason), reason)
+        variant.checkpoint, variant.rounds = saved.new, variant.rounds + 1
+
+    def hold(self) -> None:
+        """Pause the run where it is, because the race was interrupted."""
+        self._track.send(Pause(), "a race was interrupted")
+
+    def go_on(self, kept: int | None) -> None:
+        """Go on with a variant, or with the state and the settings before the race.
+
+        Args:
+            kept: the index of the variant; None to go back.
+
+        Raises:
+            CommandRejected: its checkpoint cannot be restored.
+            RunLeft: the run ended, or its engine was lost.
+        """
+        state, send = self._state, self._track.send
+        variant = None if kept is None else state.variants[kept]
+        what = "the race is over" if kept is None else f"the race went to {state.plan[kept].label}"
+        here = send(AddNote(text=what), "")
+        if variant is None:
+            self._roll_back(state.base, what)
+            self._restore(state.before, what)
+        elif here.timeline != variant.timelines[-1] or here.step != variant.step:
+            self._roll_back(variant.checkpoint, what)
+            self._restore(variant.settings or state.before, what)
+        if state.before.autopilot == "act":
+            send(SetPolicy(autopilot="act"), what)
+        state.kept, state.running, state.ended = kept, None, True
+        self._tell.save()
+        if state.then != "pause":
+            send(Resume() if state.then == "go" else Stop(), what)

@@ -1,0 +1,169 @@
+"""A race in words: its plan and cost, its table, its verdict, and where it was interrupted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from shlex import quote
+
+from fttui.engine.protocol.command_kinds import lr_slip
+from fttui.engine.protocol.data.messages import ReadingProgress
+from fttui.engine.protocol.settings import LearningRate, RunSettings
+
+from ...text import format as fmt
+from ...view_model.race.race_state import LOSS, RaceState, mean_of_second_half
+from ...view_model.race.rounds import Cost, Round
+from ...view_model.race.verdict import CONFIDENCE, Difference
+
+
+def plan_lines(state: RaceState, run: str, now: LearningRate, start: str) -> Iterator[str]:
+    """Yield what a race will do.
+
+    Args:
+        state: the race, before it begins.
+        run: the id of the run.
+        now: the learning rate in force.
+        start: where it starts, in words, such as `step 400`.
+    """
+    plan = state.plan
+    yield (
+        f"race of {run} from {start}: {len(plan)} variants, compared by {state.by} after "
+        f"{fmt.plural(state.steps, 'step')}"
+    )
+    settings = RunSettings(lr_scale=now.scale)
+    for number, variant in enumerate(plan, 1):
+        slips = [slip for c in variant.commands(settings) if (slip := lr_slip(c, now))]
+        caution = f"   caution: {slips[0]}" if slips else ""
+        yield f"  {number:>2}  {variant.label}{caution}"
+    if len(state.rounds) > 1:
+        yield f"rounds: {', '.join(_round_words(state.rounds))}"
+
+
+def _round_words(rounds: Sequence[Round]) -> Iterator[str]:
+    for number, one in enumerate(rounds):
+        who = f"all {one.entrants}" if number == 0 else f"the best {one.entrants}"
+        yield f"{who} to step +{one.steps}"
+
+
+def cost_line(cost: Cost) -> str:
+    """Return what a race costs, as one line."""
+    took = "time unknown, because the run has measured no step yet"
+    if cost.seconds is not None:
+        took = f"about {fmt.duration(cost.seconds)} by what the run has measured"
+    disk = f", {fmt.size(cost.bytes)}" if cost.bytes is not None else ""
+    kept = f"{fmt.plural(cost.checkpoints, 'pinned checkpoint')}{disk}"
+    return f"cost: {fmt.plural(cost.steps, 'step')}, {took}; {kept}"
+
+
+def table_lines(state: RaceState) -> Iterator[str]:
+    """Yield the results of the variants as a table, the best one first."""
+    head = (
+        "#",
+        "variant",
+        "steps",
+        *((state.by,) if state.by != LOSS else ()),
+        "loss",
+        "against best",
+    )
+    rows = [head, *(_row(state, place, n) for place, n in enumerate(state.ranking, 1))]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(head))]
+    for row, n in zip(rows, [None, *state.ranking], strict=True):
+        cells = (c.ljust(w) if at == 1 else c.rjust(w) for at, (c, w) in enumerate(
+            zip(row, widths, strict=True)))  # fmt: skip
+        yield f"  {'  '.join(cells)}  {_fate(state, n)}".rstrip()
+
+
+def _row(state: RaceState, place: int, index: int) -> tuple[str, ...]:
+    one, best = state.variants[index], state.best
+    score = (fmt.number(one.score),) if state.by != LOSS else ()
+    against = "–"
+    if best is not None and index != best:
+        against = _against(state.against(best, index))
+    loss = fmt.number(mean_of_second_half(one.losses))
+    trained = str(one.step - state.base_step)
+    return str(place), state.plan[index].label, trained, *score, loss, against
+
+
+def _against(found: Difference | None) -> str:
+    if found is None:
+        return "–"
+    if not math.isfinite(found.half_width):
+        return f"{found.mean:+.4f} ± ?"
+    return f"{found.mean:+.4f} ± {found.half_width:.4f}"
+
+
+def _fate(state: RaceState, index: int | None) -> str:
+    if index is None:
+        return ""
+    one = state.variants[index]
+    parts = [one.failed] if one.failed else []
+    parts += ["left early"] if one.beaten else []
+    parts += ["the run goes on with it"] if state.ended and state.kept == index else []
+    parts += [f"loss not finite in {fmt.plural(one.not_finite, 'step')}"] if one.not_finite else []
+    parts += [f"changed meanwhile: {remark}" for remark in one.remarks]
+    return "; ".join(parts)
+
+
+def verdict_lines(state: RaceState) -> Iterator[str]:
+    """Yield which variant is best, by how much, and whether chance explains the difference."""
+    best = state.best
+    if best is None:
+        yield f"no variant has a finite {state.by}; the run goes back to its start"
+        return
+    first, label = state.variants[best], state.plan[best].label
+    yield f"best: {label}, {state.by} {fmt.number(first.score)}"
+    others = [n for n in state.ranking if n != best and not state.variants[n].failed]
+    if not others:
+        return
+    yield _verdict(state, best, others[0])
+    if remarks := sum(len(state.variants[n].remarks) for n in (best, others[0])):
+        yield f"caution: {fmt.plural(remarks, 'change')} by others during the race disturbed it"
+
+
+def _verdict(state: RaceState, best: int, second: int) -> str:
+    found, label = state.against(best, second), state.plan[second].label
+    if found is None or not math.isfinite(found.half_width):
+        return (
+            f"against {label}: too few common steps to say whether chance explains the difference; "
+            "race for more --steps"
+        )
+    level = f"{CONFIDENCE:.0%}" if len(state.variants) == 2 else f"{CONFIDENCE:.0%} for all pairs"
+    measured = (
+        f"against {label}: training loss on the same {found.steps} batches "
+        f"{'lower' if found.mean > 0 else 'higher'} by {abs(found.mean):.4f} ± "
+        f"{found.half_width:.4f} ({level})"
+    )
+    if not found.beyond_chance:
+        return f"{measured}; chance explains this difference, more --steps may decide it"
+    if found.mean < 0:
+        return f"{measured}, which contradicts {state.by}; look at both before you decide"
+    return f"{measured}; chance does not explain this difference"
+
+
+def place_line(state: RaceState) -> str:
+    """Return where a race that has not ended was interrupted."""
+    done = sum(one.rounds > 0 for one in state.variants)
+    if state.running is None:
+        return f"after {done} of {fmt.plural(len(state.variants), 'variant')}"
+    label = state.plan[state.running].label
+    return f"in variant {state.running + 1} of {len(state.variants)} ({label})"
+
+
+def unfinished_lines(state: RaceState, run: str) -> Iterator[str]:
+    """Yield that a race of a run has not ended, where it was, and the two ways out."""
+    yield (
+        f"a race of {run} ({' '.join(state.words)}) was interrupted {place_line(state)}; the "
+        "settings of that variant are in force"
+    )
+    yield f"go on with it: fttui race {quote(run)} --go-on"
+    yield f"put the run back to before the race: fttui race {quote(run)} --cancel"
+
+
+def progress_of(
+    state: RaceState, index: int, step: int, target: int, loss: float | None
+) -> ReadingProgress:
+    """Return how far a variant is in its round."""
+    begun = max(state.variants[index].step, state.base_step)
+    name = f"{index + 1}/{len(state.variants)} {state.plan[index].label}"
+    label = f"{name}  step {step - begun}/{target - begun}  loss {fmt.number(loss)} "
+    return ReadingProgress(label=label, done=step - begun, total=target - begun)

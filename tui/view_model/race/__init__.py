@@ -1,0 +1,1 @@
+"""A race from a checkpoint: its variants, its rounds, its results and its verdict."""

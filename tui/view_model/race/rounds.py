@@ -1,0 +1,93 @@
+"""The rounds of a race by successive halving, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FEWEST_STEPS = 20
+"""Steps below which no round ends: the losses of fewer steps hardly tell variants apart."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """A part of a race, after which the worse variants leave."""
+
+    steps: int
+    """Steps since the start of the race at its end."""
+    entrants: int
+    """Number of variants that train it."""
+    keep: int
+    """Number of variants that go on after it."""
+
+
+def plan_rounds(variants: int, steps: int, *, halving: bool = True) -> tuple[Round, ...]:
+    """Return the rounds of a race: after each one the better half goes on, at last the best one.
+
+    The rounds end after halves of halves of the steps, so that each trains as long as all before it
+    together.
+
+    Args:
+        variants: number of variants, at least 2.
+        steps: steps of a variant that stays to the end.
+        halving: whether variants leave early; otherwise there is a single round.
+    """
+    most = int(math.log2(max(1.0, steps / FEWEST_STEPS)))
+    early = min(math.ceil(math.log2(variants)) - 1, most) if halving else 0
+    rounds, entrants = [], variants
+    for number in range(early, -1, -1):
+        keep = math.ceil(entrants / 2) if number else 1
+        rounds.append(Round(steps // 2**number, entrants, keep))
+        entrants = keep
+    return tuple(rounds)
+
+
+def steps_of(rounds: Sequence[Round]) -> int:
+    """Return the steps that all variants train together."""
+    before = [0, *(one.steps for one in rounds)]
+    return sum(
+        one.entrants * (one.steps - start) for one, start in zip(rounds, before, strict=False)
+    )
+
+
+@dataclass(frozen=True)
+class MeasuredTimes:
+    """The seconds that the parts of a run take, as the run has measured them; None if unknown."""
+
+    step_s: float | None = None
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    checkpoint_bytes: int | None = None
+    start_s: float | None = None
+    """Seconds in which the engine loads model and data; 0 if it runs."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a race costs beside the training that the run had to do anyway."""
+
+    steps: int
+    seconds: float | None
+    """Wall time of loading, training and measuring; None before the run has measured a step."""
+    checkpoints: int
+    bytes: int | None
+    """Disk space of the checkpoints; None before the run has written one."""
+
+
+def cost_of(rounds: Sequence[Round], times: MeasuredTimes, *, evaluates: bool) -> Cost:
+    """Return the cost of a race; parts that the run has not measured are left out of the time.
+
+    Args:
+        rounds: the rounds of the race.
+        times: what the run has measured.
+        evaluates: whether each variant is evaluated after each round.
+    """
+    steps, stretches = steps_of(rounds), sum(one.entrants for one in rounds)
+    each = 2 * (times.checkpoint_s or 0.0)  # one is restored before, and one is written after it
+    each += (times.evaluation_s or 0.0) if evaluates else 0.0
+    start = times.start_s or 0.0
+    seconds = None if times.step_s is None else start + steps * times.step_s + stretches * each
+    size = times.checkpoint_bytes
+    kept = stretches + 1
+    return Cost(steps, seconds, kept, None if size is None else size * kept)
