@@ -47,6 +47,7 @@ SYNONYMS = {
     "change.undo": "revert take back previous",
     "data.skip": "jump over bad batch records",
     "data.quarantine": "exclude remove drop block samples ids lift",
+    "data.mix": "weights shares mixture sources curriculum proportion ratio",
     "note.add": "comment annotate remark mark",
     "policy.change": "autopilot nan non-finite automatic guard",
     "proposal.confirm": "agent proposal accept approve yes allow",

@@ -149,8 +149,8 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "change.undo", "u", "undo",
-        "undo the last change of learning rate, clip, policy or quarantine",
-        CHANGE, ("lr scale", "clip", "policy", "quarantine"),
+        "undo the last change of learning rate, clip, policy, quarantine or mix",
+        CHANGE, ("lr scale", "clip", "policy", "quarantine", "mix"),
     ),
     Action(
         "data.skip", "k", "skip", "skip the data of the next N steps",
@@ -160,6 +160,10 @@ ACTIONS: tuple[Action, ...] = (
         "data.quarantine", "Q", "quarantine",
         "keep samples out of training for good, or let them in",
         CHANGE, ("quarantine",), "inline",
+    ),
+    Action(
+        "data.mix", "w", "mix", "mix the sources of the data by other weights",
+        CHANGE, ("mix",), "inline",
     ),
     Action(
         "note.add", "n", "note", "add a note at this step, on the curves and in the journal",
@@ -419,15 +423,21 @@ def _why_unreachable(state: AppState) -> str | None:
 def _why_pointless(action: Action, state: AppState) -> str | None:
     match action.id:
         case "change.undo" if state.run.interventions.last_undoable() is None:
-            return "no change of learning rate, clip, policy or quarantine to undo"
+            return "no change of learning rate, clip, policy, quarantine or mix to undo"
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "proposal.confirm" | "proposal.decline" if not state.run.proposals:
             return "no open proposal"
+        case "data.mix" if state.run.started is not None and not state.run.started.sources:
+            return "the training data have a single source"
         case "anomaly.recover":
-            incident = state.run.current_incident
-            if incident is None:
-                return "no open incident"
-            return None if incident.advice else "no report of the incident recommends a command"
+            return _why_no_recovery(state)
         case _:
             return None
+
+
+def _why_no_recovery(state: AppState) -> str | None:
+    incident = state.run.current_incident
+    if incident is None:
+        return "no open incident"
+    return None if incident.advice else "no report of the incident recommends a command"

@@ -20,6 +20,8 @@ from .sections.base import (
 )
 from .sections.base import Section as Section
 from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
+from .sections.file_endings import without_ending
+from .sections.mix import MixPhase as MixPhase
 from .sections.model import AdapterConfig as AdapterConfig
 from .sections.model import ModelConfig as ModelConfig
 from .sections.model import NewToken as NewToken
@@ -55,6 +57,9 @@ class DataSource(Section, frozen=True, kw_only=True):
 
     path: str
     """A file, a folder or a Hub dataset id, as in `data.train`."""
+    name: str | None = None
+    """Name of this source in `data.mix` and in the command `mix`; null: the last part of the path
+    without its ending, such as `code` for `data/code.jsonl`."""
     weight: Positive | None = None
     """Share of this source among the training records, relative to the other weights. Set it for
     all sources or for none; without weights every record is used once per epoch."""
@@ -71,6 +76,11 @@ class DataSource(Section, frozen=True, kw_only=True):
     yes_labels: list[Label] | None = None
     """Labels of this source that count as positive; null: as `data.yes_labels`."""
 
+    @property
+    def called(self) -> str:
+        """The name of this source, given or made of its path."""
+        return self.name or without_ending(self.path.rstrip("/").rpartition("/")[2])
+
 
 class DataConfig(Section, frozen=True, kw_only=True):
     """The training and evaluation records, their format and length."""
@@ -81,6 +91,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     list of `{path, weight}` mixes sources, each with `columns`, `roles`, `system`, `label` and
     `yes_labels` of its own if needed. A relative path is looked up in the current folder, then in
     the folder of the configuration."""
+    mix: list[MixPhase] = []
+    """Weights of the sources by phases of the run, in place of those in `train`, such as
+    `[{at: 0, weights: {code: 1, math: 1}}, {at: 0.5, weights: {code: 1, math: 3}}]`."""
     eval: str | None = None
     """Evaluation data, named as in `train`; null holds out `eval_fraction` of the training data."""
     train_split: str = "train"
@@ -171,6 +184,11 @@ class DataConfig(Section, frozen=True, kw_only=True):
     def sources(self) -> list[DataSource]:
         """The training sources as a list, also when only one is given."""
         return [DataSource(path=self.train)] if isinstance(self.train, str) else self.train
+
+    @property
+    def source_names(self) -> list[str]:
+        """The names of the training sources, in their order."""
+        return [one.called for one in self.sources]
 
     def of_source(self, source: DataSource) -> DataConfig:
         """Return the section with the settings of one source in place of the common ones."""

@@ -21,10 +21,11 @@ from ..protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetMix,
     SetPolicy,
     SettingCommand,
 )
-from ..protocol.settings import MOST_QUARANTINED, Leash, RunSettings
+from ..protocol.settings import MOST_QUARANTINED, Leash, RunSettings, mix_text, why_not_mixed
 
 _ROUNDING = 1e-9
 """Share by which a computed learning rate may pass a limit of agents because it is rounded."""
@@ -42,6 +43,8 @@ class SettingsContext:
     """Returns a percentile of recent gradient norms; None when there are none yet."""
     why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: ""
     """Returns why the samples with these ids cannot all be kept out; empty if they can."""
+    sources: Sequence[str] = ()
+    """Names of the sources of the training data."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ def apply_setting(
             return _change_policy(settings, command)
         case Quarantine():
             return _change_quarantine(settings, command, context)
+        case SetMix():
+            return _change_mix(settings, command, context)
         case Pause() | Resume() | RunSteps():
             return _change_pause(settings, command, context)
 
@@ -195,6 +200,18 @@ def _change_quarantine(
         raise Inapplicable(reason)
     new = msgspec.structs.replace(settings, quarantine=after)
     return SettingsChange(new, f"{len(before)} in quarantine", f"{len(after)} in quarantine")
+
+
+def _change_mix(settings: RunSettings, command: SetMix, context: SettingsContext) -> SettingsChange:
+    weights, sources = command.weights, context.sources
+    if len(sources) < 2:
+        raise Inapplicable(
+            "the training data have a single source; name several in data.train and start a new run"
+        )
+    if weights and (reason := why_not_mixed(weights, sources)):
+        raise Inapplicable(reason)
+    new = msgspec.structs.replace(settings, mix={name: weights[name] for name in weights})
+    return SettingsChange(new, mix_text(settings.mix), mix_text(new.mix))
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -13,10 +13,12 @@ from ..config.schema import RunConfig
 from ..errors import DataError
 from ..protocol.data.sample import SampleRecord
 from .batches.leave_out import LeaveOut
-from .batches.sampler import Mix, ranges_of
+from .batches.mixing import ranges_of
+from .batches.sampler import Mix
 from .cache.hashes import file_hashes
 from .cache.token_cache import TokenCache, cached_data
 from .findings import Findings
+from .mix_plan import first_weights
 from .reading import Progress, SourceRecords, SourceSummary, read_records
 from .screening.duplicates import deduplicated
 from .screening.input_limits import require_pad_row
@@ -202,8 +204,7 @@ def _example_sets(config: RunConfig, found: TokenizedData, facts: dict[str, str]
 def _mix(config: RunConfig, sets: Sequence[Sequence[Example]]) -> Mix | None:
     if isinstance(config.data.train, str):
         return None
-    weights = [one.weight for one in config.data.train if one.weight is not None]
-    return Mix.of([len(one) for one in sets], weights or None)
+    return Mix.of([len(one) for one in sets], first_weights(config))
 
 
 def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:

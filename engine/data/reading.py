@@ -13,7 +13,7 @@ import msgspec
 from ..config.data_reasons import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, Column, DataSource, RunConfig
 from ..config.tasks import Format
-from .batches.sampler import epoch_order
+from .batches.mixing import epoch_order
 from .findings import Findings
 from .records.formats import Record
 from .records.reader import SAMPLE_ROWS, FormatDecision, RecordReader

@@ -13,6 +13,7 @@ from ..config.schema import RunConfig, TextUnit
 from ..errors import DataError
 from .batches.streaming import InterleavedRows, Rows, ShuffledRows, StreamedBatches
 from .findings import Findings, OncePerPlace
+from .mix_plan import first_weights
 from .reading import SourceRecords, SourceSummary, of_source
 from .records.formats import MARGIN, Record
 from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
@@ -165,7 +166,7 @@ def stream_batches(
             note_margins(found, findings, graded=graded)
         return found
 
-    weights = [source.weight or 1.0 for source in data.sources]
+    weights = first_weights(config) or [1.0] * len(sources)
     rows = sources[0] if len(sources) == 1 else InterleavedRows(sources, weights, seed)
     return StreamedBatches(
         rows,
@@ -196,10 +197,8 @@ def _why_not_read_again(config: RunConfig) -> str:
 def streaming_facts(config: RunConfig, held: int) -> dict[str, str]:
     """Return the facts of streamed data; `held` is the number of evaluation records."""
     sources = config.data.sources
-    total = sum(one.weight or 1.0 for one in sources)
-    shares = [
-        f" ({(one.weight or 1.0) / total:.0%})" if len(sources) > 1 else "" for one in sources
-    ]
+    weights = first_weights(config) or [1.0] * len(sources)
+    shares = [f" ({one / sum(weights):.0%})" if len(sources) > 1 else "" for one in weights]
     names = [f"{Path(one.path).name}{share}" for one, share in zip(sources, shares, strict=True)]
     return {
         "train records": f"streamed from {', '.join(names)}, {config.data.shuffle_buffer:,} "

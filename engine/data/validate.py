@@ -31,6 +31,7 @@ from .cache.token_cache import TokenCache
 from .channel import Channel, without_torch
 from .dataset import ExampleSets, examine_examples, examine_stream, read_all
 from .findings import Findings
+from .mix_plan import mix_facts
 from .reading import Progress, first_records
 from .streams import first_streamed
 from .tokenized import DataTokenizer, learner, tokenize_options
@@ -89,6 +90,8 @@ def check_data(
     if config.train.steps is None:
         each = examples_text(config, plan.samples_per_step)
         yield _line(f"steps: {plan.steps:,}, each of {each}")
+    for name, fact in mix_facts(config, sets.mix, plan).items():
+        yield _line(f"{name}: {fact}")
 
 
 def _shown(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import SequenceMatcher
 
 from .command_kinds import (
@@ -19,6 +19,7 @@ from .command_kinds import (
     Rollback,
     SaveCheckpoint,
     SetClip,
+    SetMix,
     SetPolicy,
 )
 
@@ -204,6 +205,33 @@ def flagged(
         return with_word if args else plain
 
     return parse
+
+
+RESET = "reset"
+"""The word after `mix` that returns to the configured weights."""
+
+
+def parse_mix(args: list[str]) -> SetMix:
+    """Parse NAME=WEIGHT of every source, or `reset`."""
+    if args == [RESET]:
+        return SetMix(weights={})
+    weights: dict[str, float] = {}
+    for item in args:
+        name, sign, value = item.rpartition("=")
+        if not (sign and name and value):
+            raise CommandError(f"expected NAME=WEIGHT of every source, or {RESET}, got {item!r}")
+        if name in weights:
+            raise CommandError(f"{name} is given twice; give each source one weight")
+        weights[name] = number(value, f"the weight of {name}", strict=False)
+    if not any(weights.values()):
+        nothing = "all weights are 0; raise one of them"
+        raise CommandError(nothing if weights else "needs NAME=WEIGHT of every source")
+    return SetMix(weights=weights)
+
+
+def mix_words(weights: Mapping[str, float]) -> list[str]:
+    """Return the words after `mix` for some weights; `parse_mix` reads them back."""
+    return [f"{name}={weight:.12g}" for name, weight in weights.items()] or [RESET]
 
 
 LIFT = "lift"

@@ -147,6 +147,13 @@ class Quarantine(Command, frozen=True, kw_only=True, tag="Quarantine"):
     """Whether the samples are let in again."""
 
 
+class SetMix(Command, frozen=True, kw_only=True, tag="SetMix"):
+    """Mix the sources of the data by other weights from the next step on."""
+
+    weights: dict[str, float]
+    """Weight of each source by its name; empty returns to those of the configuration."""
+
+
 class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
     """Finish the step, write a checkpoint unless `save` is false, and end the run."""
 
@@ -155,6 +162,7 @@ class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
 
 SettingCommand = (
     ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy | Quarantine
+    | SetMix
 )  # fmt: skip
 """Commands of the kind `setting`."""
 

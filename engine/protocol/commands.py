@@ -17,11 +17,13 @@ from .command_args import (
     bare,
     count,
     flagged,
+    mix_words,
     number,
     one,
     parse_checkpoint,
     parse_clip,
     parse_culprit,
+    parse_mix,
     parse_policy,
     parse_profile,
     parse_quarantine,
@@ -53,6 +55,7 @@ from .command_kinds import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetMix,
     SetPolicy,
     SettingCommand,
     SkipBatches,
@@ -93,6 +96,7 @@ __all__ = [
     "ScaleLr",
     "SetClip",
     "SetLr",
+    "SetMix",
     "SetPolicy",
     "SettingCommand",
     "SkipBatches",
@@ -140,8 +144,8 @@ class CommandSpec:
     at_boundary: bool = False
     """Whether a setting waits for the end of the step in progress, whose data it would change."""
     versioned: bool = False
-    """Whether it changes the learning rate, the clip, a policy or the quarantine, also as part of a
-    recovery.
+    """Whether it changes the learning rate, the clip, a policy, the quarantine or the mix, also as
+    part of a recovery.
 
     The settings generation advances with it, so that a relative change made before is refused.
     """
@@ -209,6 +213,10 @@ def _undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
         kept_out = previous.quarantine
         return Quarantine(ids=tuple(i for i in ids if i in kept_out) if ids else kept_out)
     return Quarantine(ids=tuple(i for i in ids if i not in previous.quarantine), lift=True)
+
+
+def _undo_mix(_: AnyCommand, previous: RunSettings) -> SetMix:
+    return SetMix(weights=previous.mix)
 
 
 COMMANDS: tuple[CommandSpec, ...] = (
@@ -327,6 +335,13 @@ COMMANDS: tuple[CommandSpec, ...] = (
         command=Quarantine, parse=parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
         versioned=True, in_lineage=True, undo=_undo_quarantine, gravity=4,
+    ),
+    CommandSpec(
+        verb="mix", usage="mix NAME=WEIGHT… | reset", title="change the mix",
+        help="mix the sources by these weights; reset returns to the configured ones",
+        command=SetMix, parse=parse_mix, legal=_LIVE_OR_HALTED,
+        kind="setting", effect="next", at_boundary=True,
+        versioned=True, in_lineage=True, undo=_undo_mix, by_agents="confirmed",
     ),
     CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
@@ -455,6 +470,8 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
     if isinstance(command, Quarantine):
         odd = not command.lift and command.ids[:1] in ((LIFT,), ("--",))
         return [LIFT * command.lift, "--" * odd, *map(shlex.quote, command.ids)]
+    if isinstance(command, SetMix):
+        return [shlex.quote(one) for one in mix_words(command.weights)]
     values = (getattr(command, field) for field in command.__struct_fields__)
     return [_word(value) for value in values if value is not None]
 

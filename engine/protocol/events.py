@@ -97,6 +97,10 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Command line of the script whose trainer is watched; empty for a run of the engine."""
     quarantine: list[str] = []
     """Ids of the samples that are kept out of training at this start."""
+    sources: list[str] = []
+    """Names of the sources of the training data, if there are several."""
+    mix: dict[str, float] = {}
+    """Weights of the sources by a command; empty for those of the configuration."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):

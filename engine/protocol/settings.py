@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -57,6 +58,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the autopilot does about an anomaly: off, propose or act."""
     quarantine: tuple[str, ...] = ()
     """Ids of the samples that are kept out of training, in the order in which they were named."""
+    mix: dict[str, float] = {}
+    """Weights of the sources by name; empty for those of the configuration."""
 
 
 @dataclass(frozen=True)
@@ -84,3 +87,23 @@ class LearningRate:
             return None
         now = self.schedule * self.scale
         return value / now if now else math.inf
+
+
+def mix_text(weights: Mapping[str, float]) -> str:
+    """Return weights of sources in words, such as `code 2, math 1`."""
+    return ", ".join(f"{name} {weight:g}" for name, weight in weights.items()) or "as configured"
+
+
+def why_not_mixed(weights: Mapping[str, float], names: Sequence[str]) -> str:
+    """Return why the sources with these names cannot be mixed by weights; empty if they can."""
+    twice = sorted({name for name in names if list(names).count(name) > 1})
+    if twice:
+        return f"two sources are named {twice[0]}; give each a `name` of its own in data.train"
+    known = ", ".join(names)
+    if unknown := [name for name in weights if name not in names]:
+        return f"no source is named {unknown[0]!r}; the sources are {known}"
+    if missing := [name for name in names if name not in weights]:
+        return f"the weight of {missing[0]} is missing; name every source, 0 leaves one out"
+    if not any(weights.values()):
+        return "all weights are 0, so that nothing is left to train on; raise one of them"
+    return ""

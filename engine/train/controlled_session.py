@@ -246,6 +246,7 @@ def open_control(
     event_log: EventLog,
     monitor: TrainingMonitor,
     why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
+    sources: Sequence[str] = (),
 ) -> ControlState:
     """Return the control state with the settings to start with (see `load_desired`).
 
@@ -267,6 +268,7 @@ def open_control(
         event_log.position,
         norm_percentile=monitor.norm_percentile,
         why_not_kept_out=why_not_kept_out,
+        sources=sources,
         store=store,
     )
     for entry in queue.left_over(start.control_seq, start.history.answered):

@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec.structs import replace
 
 from ..config.load import read_resolved
-from ..config.memory.contrastive_candidates import candidate_facts, hard_negatives_used
+from ..config.memory.contrastive_candidates import candidate_facts
 from ..config.memory.estimate import MemoryEstimate
 from ..config.schema import RunConfig
-from ..config.step_plan import StepPlan, in_steps, plan_steps
+from ..config.step_plan import in_steps, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
-from ..data.batches.batch_source import Batch, Batches, BatchSource, InMemoryBatches
-from ..data.batches.collate import (
-    collate_packed,
-    collate_pairs,
-    collate_preferences,
-    collate_rated,
-    collate_text,
-)
+from ..data.batches.batch_source import BatchSource
 from ..data.batches.leave_out import kept_in
-from ..data.batches.sampler import BatchStream
 from ..data.batches.streaming import StreamedBatches
 from ..data.cache.hashes import dataset_revision
 from ..data.cache.token_cache import TokenCache
 from ..data.dataset import ExampleSets, load_examples
-from ..data.streams import stream_batches
+from ..data.mix_plan import mix_facts
 from ..errors import DataError, ModelError
 from ..model.adapter.initial import initialize_eva
 from ..model.limits import limits_of
@@ -46,8 +37,7 @@ from .checkpoint.training_state import TrainingState, trained_weights
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
 from .control.culprit_search import Repeatable
-from .controlled_session import ControlledSession, SessionOutcome, SessionParts, open_control
-from .distributed.agreement import Agreement
+from .controlled_session import ControlledSession, SessionOutcome, SessionParts
 from .distributed.place import RankPlace
 from .distributed.rank_agreement import agreement_of
 from .event_log import EventLog
@@ -62,6 +52,7 @@ from .monitoring.stream_findings import StreamFindings
 from .node_content import data_digest, require_same_on_nodes, weights_digest
 from .objectives.evaluator import Evaluator
 from .objectives.row_losses import RowLossComputer
+from .run_data import Setup, collator, open_data
 from .session_start import SessionStart
 from .signals import StopSignals
 from .trainers import memory_probe
@@ -74,18 +65,6 @@ log = logging.getLogger(__name__)
 
 EVA_BATCHES = 256
 """Batches of training data, at most, from which `adapter.init: eva` takes activations."""
-
-
-@dataclass(frozen=True)
-class Setup:
-    """The loaded run on one rank: configuration, model, data and plan."""
-
-    config: RunConfig
-    place: RankPlace
-    agreement: Agreement
-    loaded: LoadedModel
-    examples: ExampleSets
-    plan: StepPlan
 
 
 def train(
@@ -140,14 +119,29 @@ def train(
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
         facts |= record_accepted(identity, event_log)
-        terms, kept_out = planned.terms() if planned else {}, list(control.settings.quarantine)
-        known = replace(started, planned_bytes=terms, quarantine=kept_out)
+        known = with_data_settings(started, planned, source, control)
         event_log.record(describe(known, setup, resumed, facts))
 
     if start.lr_range is not None:
         LrRangeTest(start.lr_range, event_log, control.demand)
     run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
     return session.conclude()
+
+
+def with_data_settings(
+    started: RunStarted,
+    planned: MemoryEstimate | None,
+    source: BatchSource,
+    control: ControlState,
+) -> RunStarted:
+    """Return the start event with the planned memory, the quarantine and the mix of the data."""
+    return replace(
+        started,
+        planned_bytes=planned.terms() if planned else {},
+        quarantine=list(control.settings.quarantine),
+        sources=list(source.schedule.names) if source.schedule else [],
+        mix=control.settings.mix,
+    )
 
 
 def hash_content(
@@ -229,88 +223,6 @@ def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
         write_sample(run, examples.sample)
     except (OSError, UnicodeEncodeError) as error:
         log.warning("the sample of the data cannot be written: %s", error)
-
-
-def build_source(setup: Setup, left_out: Callable[[], Sequence[str]] = tuple) -> BatchSource:
-    """Build the source of this rank's batches.
-
-    Args:
-        setup: the loaded run.
-        left_out: returns the ids of the samples that are kept out now.
-    """
-    config, place, examples = setup.config, setup.place, setup.examples
-    collate = collator(config, setup.loaded, packed=config.data.packing)
-    train = config.train
-    if examples.per_epoch is None:
-        rank, ranks = place.rank, place.world_size
-        limits = limits_of(setup.loaded.model.config)
-        streamed = stream_batches(config, setup.loaded.tokenizer, rank, ranks, limits)
-        return BatchSource(streamed, collate, left_out=left_out)
-    stream = BatchStream(
-        examples.per_epoch,
-        train.batch,
-        train.accumulate,
-        place.rank,
-        place.world_size,
-        train.seed,
-        examples.mix,
-    )
-    return BatchSource(InMemoryBatches(examples.train, stream), collate, left_out=left_out)
-
-
-def open_data(
-    setup: Setup,
-    start: SessionStart,
-    event_log: EventLog,
-    queue: CommandQueue,
-    monitor: TrainingMonitor,
-) -> tuple[BatchSource, ControlState]:
-    """Return the source of this rank's batches, and the control whose quarantine it obeys.
-
-    Raises:
-        DataError: the quarantine leaves no samples to train on.
-    """
-    source = build_source(setup, lambda: control.settings.quarantine)
-    why_not = source.batches.why_not_kept_out
-    control = open_control(start, setup.config, queue, event_log, monitor, why_not)
-    note_quarantine(source.batches, control.settings.quarantine, event_log)
-    return source, control
-
-
-def note_quarantine(batches: Batches, kept_out: Sequence[str], event_log: EventLog) -> None:
-    """Log how many samples are in quarantine, and how many of them the data do not have any more.
-
-    Raises:
-        DataError: no samples would be left to train on in their places.
-    """
-    absent = batches.unknown(kept_out)
-    if absent:
-        text = f"{len(absent)} samples in quarantine are not in the data, such as {absent[0]!r}"
-        event_log.log("warning", text)
-    if reason := batches.why_not_kept_out([one for one in kept_out if one not in absent]):
-        raise DataError(f"quarantine: {reason}")
-    if kept_out:
-        event_log.log("info", f"{len(kept_out):,} samples are in quarantine and not trained on")
-
-
-_COLLATORS: dict[str, Callable[[Any, int], Batch]] = {
-    "dpo": collate_preferences,
-    "kto": collate_rated,
-    "reward": collate_preferences,
-}
-
-
-def collator(
-    config: RunConfig, loaded: LoadedModel, *, packed: bool
-) -> Callable[[Sequence[Any]], Batch]:
-    """Return the function that collates examples into a batch of the task."""
-    pad = int(loaded.tokenizer.pad_token_id)
-    if config.task == "contrastive":
-        negatives = hard_negatives_used(config)
-        return lambda examples: collate_pairs(examples, pad, negatives)
-    text: Callable[[Any, int], Batch] = collate_packed if packed else collate_text
-    collate = _COLLATORS.get(config.task, text)
-    return lambda examples: collate(examples, pad)
 
 
 def monitor_of(
@@ -453,6 +365,7 @@ def facts_before(
     if config.train.nodes > 1:
         ranks += f" on {config.train.nodes} nodes"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
+    facts |= mix_facts(config, examples.mix, setup.plan)
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)

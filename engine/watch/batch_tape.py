@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..data.batches.batch_source import Batch, SeenExamples
+from ..data.batches.mixing import MixChanges
 from ..data.tokens.examples import Example, TextExample
 from ..train.checkpoint.rng import RngState, capture_rng, restore_rng
 from .held_tensor import DeviceCopies, HeldTensor
@@ -307,8 +308,11 @@ class BatchTape:
         self._current = self._previous
         self.serving = self.epoch_at(position)
 
-    def return_to(self, position: int) -> None:
-        """Go to the position of a checkpoint."""
+    mix_changes: MixChanges = ()
+    """None: a script mixes its data by itself."""
+
+    def return_to(self, position: int, changes: MixChanges = ()) -> None:
+        """Go to the position of a checkpoint; there are no changes of a mix."""
         self.position = position
         self._current, self._previous = [], []
         self.serving = self.epoch_at(position)

@@ -8,6 +8,8 @@ from ..protocol.commands import COMMANDS, Command
 
 DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
 """Why no sample of a watched script can be kept out or replaced."""
+MIX_OF_SCRIPT = "the script mixes its data by itself; change the weights there"
+"""Why the sources of a watched script cannot be mixed by other weights."""
 
 
 class Unwatchable(Exception):

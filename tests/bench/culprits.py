@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fttui.engine.data.batches.sampler import epoch_order
+from fttui.engine.data.batches.mixing import epoch_order
 from fttui.engine.protocol.events import AnomalyRaised, CommandFailed, CulpritsFound
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory

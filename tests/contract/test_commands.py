@@ -42,6 +42,7 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetMix,
     SetPolicy,
     SettingCommand,
     SkipBatches,
@@ -90,6 +91,9 @@ EXAMPLES: list[AnyCommand] = [
     Quarantine(ids=("--",)),
     Quarantine(ids=("kept",), lift=True),
     Quarantine(ids=(), lift=True),
+    SetMix(weights={"a b": 2, "it's=": 0.5}),
+    SetMix(weights={"a b": 1, "it's=": 0}),
+    SetMix(weights={}),
     Stop(),
     Stop(save=False),
     Propose(command=Rollback(checkpoint="last", lr_scale=0.5)),
@@ -127,10 +131,12 @@ def test_an_illegal_command_says_why(command: AnyCommand, state: RunState) -> No
 
 BEFORE = RunSettings(
     lr_scale=0.7, clip=0.9, clip_percentile=95, paused=True, release=True, pause_at_step=3,
-    nonfinite="rollback", autopilot="off", quarantine=("kept",),
+    nonfinite="rollback", autopilot="off", quarantine=("kept",), mix={"a b": 3, "it's=": 1},
 )  # fmt: skip
-VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot", "quarantine"}
-CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
+VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot", "quarantine", "mix"}
+CONTEXT = SettingsContext(
+    step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100, sources=("a b", "it's=")
+)
 
 
 def _changed(command: SettingCommand) -> set[str]:
@@ -189,6 +195,9 @@ def test_a_recorded_command_that_is_unknown_is_none() -> None:
 
 POSITIVE = st.floats(1e-6, 1e6)
 IDS = st.lists(st.sampled_from("abcd"), unique=True).map(tuple)
+WEIGHTS: st.SearchStrategy[dict[str, float]] = st.just({}) | st.builds(
+    lambda a, b: {"a b": a, "it's=": b}, POSITIVE, POSITIVE
+)
 SETTINGS = st.builds(
     RunSettings,
     lr_scale=POSITIVE,
@@ -197,6 +206,7 @@ SETTINGS = st.builds(
     nonfinite=st.sampled_from(["skip", "halt", "rollback"]),
     autopilot=st.sampled_from(["off", "propose", "act"]),
     quarantine=IDS,
+    mix=WEIGHTS,
 ) | st.builds(RunSettings, clip=POSITIVE, clip_percentile=st.floats(1, 100))
 CHANGES = st.one_of(
     st.builds(ScaleLr, factor=POSITIVE),
@@ -208,6 +218,7 @@ CHANGES = st.one_of(
     st.builds(SetPolicy, autopilot=st.sampled_from(["off", "propose", "act"])),
     st.builds(Quarantine, ids=IDS.filter(bool)),
     st.builds(Quarantine, ids=IDS, lift=st.just(True)),
+    st.builds(SetMix, weights=WEIGHTS),
 )
 
 
@@ -232,5 +243,5 @@ def test_undo_restores_the_settings_before(before: RunSettings, command: Setting
 
 
 def test_every_change_is_tried_by_the_test_of_undo() -> None:
-    tried = {ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Quarantine}
+    tried = {ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Quarantine, SetMix}
     assert {spec.command for spec in COMMANDS if spec.undo} == tried

@@ -25,7 +25,8 @@ from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.checkpoint.training_state import trained_weights
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
-from fttui.engine.train.session import build_source, load
+from fttui.engine.train.run_data import build_source
+from fttui.engine.train.session import load
 from fttui.engine.train.session_start import SessionStart
 from fttui.tui.cli.preflight.start_adapter import with_start_adapter
 from tests.support.matrix import in_part

@@ -17,7 +17,8 @@ from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.event_log import EventLog
-from fttui.engine.train.session import build_source, load
+from fttui.engine.train.run_data import build_source
+from fttui.engine.train.session import load
 from fttui.engine.train.session_start import SessionStart
 
 from .tiny import byte_tokenizer

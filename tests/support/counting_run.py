@@ -93,7 +93,9 @@ class Numbers:
     def prepare(self, micro_batches: int) -> None:
         """Nothing is prefetched."""
 
-    def rewind_to(self, position: int) -> None:
+    mix_changes = ()
+
+    def rewind_to(self, position: int, changes: object = ()) -> None:
         """Go back."""
         self.position = position
 

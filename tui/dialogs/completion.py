@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from itertools import takewhile
 
+from fttui.engine.protocol.command_args import RESET
 from fttui.engine.protocol.commands import COMMANDS
 
 from ..view_model.app_state import AppState
@@ -53,6 +55,11 @@ def _following(head: str, state: AppState) -> Sequence[str]:
             return () if rest else anomaly_ids(state)
         case "quarantine":
             return ("lift",) if not rest else _kept_out(state) if rest == "lift" else ()
+        case "mix":
+            given = {option.rpartition("=")[0] for option in rest.split()}
+            names = state.run.started.sources if state.run.started else []
+            options = [f"{shlex.quote(name)}=" for name in names if name not in given]
+            return options if rest else [*options, RESET]
         case _:
             return _CHOICES.get(head, ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fttui.engine.protocol.command_args import CommandError, existing
@@ -17,9 +18,11 @@ from fttui.engine.protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetMix,
     describe_command,
     parse_command,
 )
+from fttui.engine.protocol.settings import why_not_mixed
 
 from ..text.format import factor, learning_rate, number, plural
 from ..view_model.app_state import AppState
@@ -163,6 +166,34 @@ def quarantining(command: AnyCommand) -> list[str]:
     return [
         f"Keeps {them} out of training from the next step on, also after a rollback.",
         "Other samples take their places; all others keep theirs.",
+    ]
+
+
+def read_mix(text: str, run: RunView) -> ParsedInput:
+    """Parse new weights of the sources, or `reset` for the configured ones."""
+    names = run.started.sources if run.started else []
+    if not text.strip():
+        form = " ".join(f"{name}=1" for name in names) or "NAME=WEIGHT of every source"
+        return ParsedInput(needs=f"type {form}, or reset, or cancel with esc")
+    try:
+        command = parse_command(f"mix {text}")
+    except CommandError as error:
+        return ParsedInput(error=str(error).split(" (usage")[0])
+    weights = command.weights if isinstance(command, SetMix) else {}
+    if weights and names and (reason := why_not_mixed(weights, names)):
+        return ParsedInput(error=reason)
+    return ParsedInput(command, " ".join(mixing(weights)))
+
+
+def mixing(weights: Mapping[str, float]) -> list[str]:
+    """Describe what other weights of the sources do, one sentence per line."""
+    if not weights:
+        return ["Mixes the sources by the configured weights from the next step on."]
+    total = sum(weights.values())
+    shares = ", ".join(f"{name} {weight / total:.0%}" for name, weight in weights.items())
+    return [
+        f"From the next step on: {shares}, also after a rollback.",
+        "Each source goes on where it is.",
     ]
 
 

@@ -6,20 +6,13 @@ import difflib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...protocol.settings import why_not_mixed
 from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
+from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
+from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES
 from .problem import Problem
 from .source_paths import files_of_pattern, is_pattern
-
-_COMPRESSED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
-_TEXT = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".tab", ".txt", ".md")
-_COLUMNAR = (".parquet", ".arrow", ".feather")
-FILE_SUFFIXES = tuple(
-    content + packed for packed in _COMPRESSED for content in (*_TEXT, *_COLUMNAR)
-)
-"""Endings by which a data source is taken for a file; files have no splits."""
-ACCEPTED_FILES = f"{', '.join((*_TEXT, *_COLUMNAR))} (also compressed)"
-"""The endings of the files that are read, for error messages."""
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
@@ -167,6 +160,39 @@ def _check_mix(config: RunConfig) -> Iterator[Problem]:
         yield Problem("data.train", f"{path} is listed twice; list it once with a larger weight")
 
 
+def _check_phases(config: RunConfig) -> Iterator[Problem]:
+    """Yield what is wrong with the phases of `data.mix`, as far as it does not need their steps."""
+    data = config.data
+    if not data.mix:
+        return
+    if len(data.sources) < 2:
+        yield Problem(
+            "data.mix",
+            "weighs several sources, but data.train names one; name several, or remove the key",
+        )
+        return
+    if any(one.weight is not None for one in data.sources):
+        yield Problem(
+            "data.mix",
+            "is set, and sources in data.train have a weight too; remove these weights, which are "
+            "then those of the phase at 0",
+        )
+    if data.mix[0].at != 0:
+        yield Problem(
+            "data.mix",
+            f"the first phase begins at {data.mix[0].at:g}, expected 0; add the weights with which "
+            "the run begins",
+        )
+    for form in (True, False):
+        starts = [one.at for one in data.mix if (one.at < 1) is form]
+        if sorted(set(starts)) != starts:
+            text = ", ".join(f"{at:g}" for at in starts)
+            yield Problem("data.mix", f"the phases begin at {text}; list each once, in their order")
+    for one in data.mix:
+        if reason := why_not_mixed(one.weights, data.source_names):
+            yield Problem("data.mix", f"at {one.at:g}: {reason}")
+
+
 def _check_streaming(config: RunConfig) -> Iterator[Problem]:
     data = config.data
     if not data.streaming:
@@ -194,11 +220,11 @@ def _check_streaming(config: RunConfig) -> Iterator[Problem]:
             "got true with data.streaming, but packing needs the lengths of all records; set one "
             "of data.packing and data.streaming to false",
         )
-    if len(data.sources) > 1 and not all(one.weight for one in data.sources):
+    if len(data.sources) > 1 and not data.mix and not all(one.weight for one in data.sources):
         yield Problem(
             "data.train",
             "streamed sources are mixed by weight, because their lengths are unknown; give every "
-            "source a weight",
+            "source a weight, or set data.mix",
         )
     for one in data.sources:
         if one.path.endswith(".json") or one.path == STDLIB_PAIRS:
@@ -313,6 +339,7 @@ DATA = (
     _check_packing,
     _check_special_tokens,
     _check_mix,
+    _check_phases,
     _check_quarantine,
     _check_streaming,
 )

@@ -1,8 +1,8 @@
 """Replay plan: the steps to train again from a checkpoint up to the step of an anomaly.
 
 A journal holds every step with its learning rate and clip, and every command that moved the data or
-changed the quarantine. Read in order, with the steps dropped that a rollback has undone, it says by
-which steps the training state of an anomaly came about.
+changed the quarantine or the mix. Read in order, with the steps dropped that a rollback has undone,
+it says by which steps the training state of an anomaly came about.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class PlannedStep(msgspec.Struct, frozen=True):
     skipped: bool
     """Whether the guard refused the update."""
     quarantine: tuple[str, ...]
+    mix: dict[str, float] = {}
+    """Weights of the sources by a command; empty for those of the configuration."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
@@ -86,6 +88,7 @@ class _Step(msgspec.Struct, frozen=True):
     step: int
     event: StepFinished
     quarantine: tuple[str, ...]
+    mix: dict[str, float]
 
 
 class _Path:
@@ -94,19 +97,20 @@ class _Path:
     def __init__(self) -> None:
         self.entries: list[_Saved | _Skipped | _Step] = []
         self._quarantine: tuple[str, ...] = ()
+        self._mix: dict[str, float] = {}
 
     def follow(self, step: int, event: AnyEvent) -> None:
         """Add what the next event of the journal says, or drop what a rollback or resume undid."""
         match event:
             case StepFinished():
-                self.entries.append(_Step(step, event, self._quarantine))
+                self.entries.append(_Step(step, event, self._quarantine, self._mix))
             case CheckpointSaved(name=name):
                 self.entries.append(_Saved(name, step))
             case RolledBack():
                 self._go_back(event.checkpoint, event.to_step)
                 self.entries.append(_Skipped(event.skipped_batches))
             case RunStarted(devices=[_, *_]):
-                self._quarantine = tuple(event.quarantine)
+                self._quarantine, self._mix = tuple(event.quarantine), event.mix
                 if event.resumed_from:
                     self._go_back(event.resumed_from, event.start_step)
             case CommandApplied():
@@ -118,7 +122,7 @@ class _Path:
         if isinstance(command := event.typed, SkipBatches):
             self.entries.append(_Skipped(command.steps))
         if event.settings is not None:
-            self._quarantine = event.settings.quarantine
+            self._quarantine, self._mix = event.settings.quarantine, event.settings.mix
 
     def _go_back(self, checkpoint: str, step: int) -> None:
         """Drop the entries after the record of a checkpoint.
@@ -291,6 +295,7 @@ def _steps(entries: Sequence[_Saved | _Skipped | _Step], accumulate: int) -> lis
                     event.clip,
                     event.skipped,
                     entry.quarantine,
+                    entry.mix,
                 )
             )
             position += accumulate

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..tokens.examples import Example
 from .leave_out import LeaveOut
+from .mixing import MixChanges, MixSchedule, changes_before
 from .sampler import BatchStream
 
 Batch = dict[str, Any]
@@ -18,14 +19,17 @@ MadeBatch = tuple[list[Example], Batch]
 class Batches(Protocol):
     """The endless micro-batches of this rank as examples."""
 
-    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+    def take(
+        self, position: int, left_out: Set[str] = frozenset(), changes: MixChanges = ()
+    ) -> list[Example]:
         """Return the examples of the micro-batch at a position, without the samples left out.
 
-        Equal positions and equal samples left out always give the same examples.
+        Equal arguments always give the same examples.
 
         Args:
             position: Micro-batches of this rank since the start of the run.
             left_out: Ids of samples.
+            changes: Changes of the weights of the sources; those after the position have no effect.
 
         Raises:
             DataError: A row that is streamed for it cannot be read.
@@ -59,12 +63,13 @@ class InMemoryBatches:
         self._left_out = LeaveOut(examples, stream.sources)
         self._stream = stream
 
-    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+    def take(
+        self, position: int, left_out: Set[str] = frozenset(), changes: MixChanges = ()
+    ) -> list[Example]:
         """Return the examples of the micro-batch at a position, without the samples left out."""
         out = self._left_out.places(left_out)
-        return [
-            self._left_out.example(index, left_out) for index in self._stream.indices(position, out)
-        ]
+        indices = self._stream.indices(position, out, changes)
+        return [self._left_out.example(index, left_out) for index in indices]
 
     def why_not_kept_out(self, ids: Collection[str]) -> str:
         """Return why the samples with these ids cannot all be left out; empty if they can."""
@@ -97,6 +102,14 @@ class HeldPlace(NamedTuple):
     position: int
     current: list[Example]
     previous: list[Example]
+    changes: MixChanges = ()
+
+
+class _Choice(NamedTuple):
+    """What the samples of a step depend on beside the position."""
+
+    left_out: Set[str]
+    changes: MixChanges
 
 
 @dataclass
@@ -111,15 +124,22 @@ class BatchSource:
     position: int = 0
     left_out: Callable[[], Sequence[str]] = tuple
     """Returns the ids of the samples that are kept out now."""
+    schedule: MixSchedule | None = None
+    """The configured weights of several sources; None for a single one."""
+    chosen_mix: Callable[[], Mapping[str, float]] = dict
+    """Returns the weights of the sources by a command; empty for those of the schedule."""
     current: list[Example] = field(default_factory=list)
     """Examples of the current step."""
     previous: list[Example] = field(default_factory=list)
     """Examples of the previous step."""
-    _replayed: Set[str] | None = None
-    """The samples left out of steps that are repeated; None while no step is."""
-    _ahead: tuple[int, Set[str], list[MadeBatch]] | None = None
-    """Position of the first prefetched micro-batch, the samples that were left out, and the
-    micro-batches; None without any."""
+    _changes: MixChanges = ()
+    """Changes of the weights of the sources so far."""
+    _replayed: tuple[Set[str], MixChanges] | None = None
+    """The samples left out of steps that are repeated, and the changes of the weights up to them;
+    None while no step is."""
+    _ahead: tuple[int, _Choice, list[MadeBatch]] | None = None
+    """Position of the first prefetched micro-batch, what was chosen for it, and the micro-batches;
+    None without any."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches, advance the position, and note their examples as current.
@@ -129,7 +149,10 @@ class BatchSource:
         Raises:
             DataError: A row that is streamed for it cannot be read.
         """
-        made, self._ahead = self._made(micro_batches), None
+        choice = self._choice()
+        made, self._ahead = self._made(micro_batches, choice), None
+        if self._replayed is None:
+            self._changes = choice.changes
         self.position += micro_batches
         self.previous, self.current = self.current, [e for chosen, _ in made for e in chosen]
         return [batch for _, batch in made]
@@ -140,26 +163,48 @@ class BatchSource:
         `fetch` uses them if it is asked for as many, with the same position and samples left out.
         """
         with suppress(Exception):  # `fetch` meets the error again and raises it
-            self._ahead = self.position, self._out(), self._make(micro_batches)
+            choice = self._choice()
+            self._ahead = self.position, choice, self._make(micro_batches, choice)
 
-    def _made(self, count: int) -> list[MadeBatch]:
-        if self._ahead is not None and self._ahead[:2] == (self.position, self._out()):
+    def _made(self, count: int, choice: _Choice) -> list[MadeBatch]:
+        if self._ahead is not None and self._ahead[:2] == (self.position, choice):
             made = self._ahead[2]
             if len(made) == count:
                 return made
-        return self._make(count)
+        return self._make(count, choice)
 
-    def _make(self, count: int) -> list[MadeBatch]:
-        return [self._one(self.position + number) for number in range(count)]
+    def _make(self, count: int, choice: _Choice) -> list[MadeBatch]:
+        return [self._one(self.position + number, choice) for number in range(count)]
 
-    def _one(self, position: int) -> MadeBatch:
-        chosen = self.batches.take(position, self._out())
+    def _one(self, position: int, choice: _Choice) -> MadeBatch:
+        chosen = self.batches.take(position, *choice)
         batch = self.collate(chosen)
         batch.pop("ids", None)
         return chosen, batch
 
-    def _out(self) -> Set[str]:
-        return frozenset(self.left_out()) if self._replayed is None else self._replayed
+    def _choice(self) -> _Choice:
+        """Return what is chosen for the step that begins at the position."""
+        if self._replayed is not None:
+            return _Choice(*self._replayed)
+        changes = self.changes_after(self._changes, self.position, self.chosen_mix())
+        return _Choice(frozenset(self.left_out()), changes)
+
+    @property
+    def mix_changes(self) -> MixChanges:
+        """The changes of the weights of the sources by which the steps so far were made."""
+        return changes_before(self._changes, self.position)
+
+    def changes_after(
+        self, changes: MixChanges, position: int, chosen: Mapping[str, float]
+    ) -> MixChanges:
+        """Return the changes of the weights when a step begins at a position.
+
+        Args:
+            changes: the changes so far; those at the position or later are dropped.
+            position: micro-batches since the start of the run.
+            chosen: the weights by a command; empty for those of the schedule.
+        """
+        return self.schedule.after(changes, position, chosen) if self.schedule else ()
 
     def rewind_to(self, position: int) -> None:
         """Go back to `position`, where a dropped step began, and forget the examples of that step.
@@ -169,9 +214,14 @@ class BatchSource:
         self.position = position
         self.current = self.previous
 
-    def return_to(self, position: int) -> None:
-        """Go to the position of a checkpoint; the examples of earlier steps are forgotten."""
-        self.position = position
+    def return_to(self, position: int, changes: MixChanges = ()) -> None:
+        """Go to the position of a checkpoint; the examples of earlier steps are forgotten.
+
+        Args:
+            position: micro-batches since the start of the run.
+            changes: the changes of the weights of the sources up to it.
+        """
+        self.position, self._changes = position, changes
         self.current, self.previous = [], []
 
     def skip(self, micro_batches: int) -> None:
@@ -180,15 +230,18 @@ class BatchSource:
 
     def hold(self) -> HeldPlace:
         """Return the position and the examples of current and previous step, for `put_back`."""
-        return HeldPlace(self.position, self.current, self.previous)
+        return HeldPlace(self.position, self.current, self.previous, self._changes)
 
-    def replay_at(self, position: int, left_out: Collection[str]) -> None:
-        """Go to a position, and leave out only these samples until `put_back` is called."""
-        self.position, self._replayed = position, frozenset(left_out)
+    def replay_at(self, position: int, left_out: Collection[str], changes: MixChanges = ()) -> None:
+        """Go to a position to repeat a step, with only these samples left out of it.
+
+        Until `put_back` is called, the weights of the sources have these changes.
+        """
+        self.position, self._replayed = position, (frozenset(left_out), changes)
 
     def put_back(self, held: HeldPlace) -> None:
         """Return to where `hold` was called, and to the samples that are kept out now."""
-        self.position, self.current, self.previous = held
+        self.position, self.current, self.previous, self._changes = held
         self._replayed = None
 
     @property

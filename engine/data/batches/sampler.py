@@ -6,36 +6,18 @@ exact.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import DataError
+from .mixing import MixChange, MixChanges, Segment, changes_up_to, epoch_order, ranges_of, shares_of
 
-
-def shares_of(total: int, weights: Sequence[float]) -> tuple[int, ...]:
-    """Split a total by weights into whole numbers, by largest remainder.
-
-    Each is at least 1 unless the total is smaller than the number of weights.
-    """
-    exact = [total * weight / sum(weights) for weight in weights]
-    shares = [max(1, int(share)) for share in exact]
-    by_remainder = sorted(range(len(exact)), key=lambda i: shares[i] - exact[i])
-    for index in by_remainder[: max(0, total - sum(shares))]:
-        shares[index] += 1
-    while sum(shares) > total:
-        shares[shares.index(max(shares))] -= 1
-    return tuple(shares)
-
-
-def ranges_of(counts: Sequence[int]) -> list[range]:
-    """Return the indices of the records of each source; they stand one source after the other."""
-    ends = itertools.accumulate(counts)
-    return [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
+_MOST_HELD = 4
+"""Lists of changes whose segments, and cycles whose orders, are held in memory."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +44,7 @@ class Mix:
 
     def order(self, seed: int, epoch: int) -> NDArray[np.int64]:
         """Return the record indices of an epoch, shape [sum of shares]."""
-        chosen, start = [], 0
-        for source, (count, share) in enumerate(zip(self.counts, self.shares, strict=True)):
-            turns = np.arange(epoch * share, (epoch + 1) * share)
-            for own in range(int(turns[0]) // count, int(turns[-1]) // count + 1):
-                order = epoch_order(count, seed + 1 + source, own)
-                chosen.append(start + order[turns[turns // count == own] % count])
-            start += count
-        everything = np.concatenate(chosen)
-        return everything[epoch_order(len(everything), seed, epoch)]
+        return Segment.first(self.counts, self.shares).order(seed, epoch)
 
 
 class BatchStream:
@@ -107,13 +81,20 @@ class BatchStream:
         self._world_size = world_size
         self._seed = seed
         self._mix = mix
+        self._segments: dict[MixChanges, Segment] = {}
+        self._orders: dict[tuple[Segment, int], NDArray[np.int64]] = {}
 
     @property
     def sources(self) -> list[range]:
         """The record indices of each source."""
         return ranges_of(self._mix.counts if self._mix else (self._count,))
 
-    def indices(self, position: int, left_out: Set[int] = frozenset()) -> list[int]:
+    def indices(
+        self,
+        position: int,
+        left_out: Set[int] = frozenset(),
+        changes: MixChanges = (),
+    ) -> list[int]:
         """Return the record indices of a micro-batch.
 
         A record that is left out is replaced where it stands by another one of its source: the
@@ -123,21 +104,26 @@ class BatchStream:
         Args:
             position: Number of micro-batches of this rank since the start of the run.
             left_out: Indices of records to leave out; of every source at least one is not.
+            changes: Changes of the weights of the mix; those after the position have no effect.
         """
-        epoch, within = divmod(position, self.micro_batches_per_epoch)
-        start = (within * self._world_size + self._rank) * self._batch
-        chosen = [int(index) for index in self._order(epoch)[start : start + self._batch]]
+        segment = self._segment(changes_up_to(changes, position))
+        start = segment.start if segment else 0
+        cycle, within = divmod(position - start, self.micro_batches_per_epoch)
+        first = (within * self._world_size + self._rank) * self._batch
+        order = self._order(segment, cycle)
+        chosen = [int(index) for index in order[first : first + self._batch]]
         if left_out.isdisjoint(chosen):
             return chosen
         used = set(chosen) - left_out
+        key = (start, cycle) if start else (cycle,)
         for number, index in enumerate(chosen):
             if index in left_out:
-                chosen[number] = self._substitute(index, (epoch, start + number), left_out, used)
+                chosen[number] = self._substitute(index, (*key, first + number), left_out, used)
                 used.add(chosen[number])
         return chosen
 
     def _substitute(
-        self, index: int, place: tuple[int, int], left_out: Set[int], used: Set[int]
+        self, index: int, place: tuple[int, ...], left_out: Set[int], used: Set[int]
     ) -> int:
         """Return the record for the place of one that is left out, if possible an unused one."""
         source = next(one for one in self.sources if index in one)
@@ -149,28 +135,50 @@ class BatchStream:
             return nearest
         return next((one for one in kept if one not in used), nearest)
 
-    def _order(self, epoch: int) -> NDArray[np.int64]:
+    def _order(self, segment: Segment | None, cycle: int) -> NDArray[np.int64]:
+        if segment is None:
+            return epoch_order(self._count, self._seed, cycle)
+        found = self._orders.get((segment, cycle))
+        if found is None:
+            found = segment.order(self._seed, cycle)
+            _hold(self._orders, (segment, cycle), found)
+        return found
+
+    def _segment(self, changes: MixChanges) -> Segment | None:
+        """Return the segment that the last change begins; None for a single source."""
         if self._mix is None:
-            return epoch_order(self._count, self._seed, epoch)
-        return mixed_order(self._mix, self._seed, epoch)
+            return None
+        found = self._segments.get(changes)
+        if found is None:
+            found = self._after(changes) if changes else self._first(self._mix)
+            _hold(self._segments, changes, found)
+        return found
+
+    def _first(self, mix: Mix) -> Segment:
+        return Segment.first(mix.counts, mix.shares)
+
+    def _after(self, changes: MixChanges) -> Segment:
+        """Return the segment that the last of one or more changes begins."""
+        assert self._mix is not None
+        *before, last = changes
+        if last.position == 0:
+            return self._first(Mix.of(self._mix.counts, last.weights))
+        segment = self._segment(tuple(before))
+        assert segment is not None
+        return segment.next(self._seed, self._end(segment, last), last.position, last.weights)
+
+    def _end(self, segment: Segment, change: MixChange) -> tuple[int, int]:
+        """Return the cycle in which a segment ends, and the records of it that are used then."""
+        cycle, within = divmod(change.position - segment.start, self.micro_batches_per_epoch)
+        return cycle, within * self._world_size * self._batch
 
     def epoch(self, position: int) -> float:
         """Return the passes over the data after `position` micro-batches of this rank."""
         return position / self.micro_batches_per_epoch
 
 
-@lru_cache(maxsize=4)
-def epoch_order(count: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return a permutation of `range(count)`, shape [count].
-
-    It sorts raw generator output, which NumPy keeps stable across versions and platforms, unlike
-    `Generator.permutation`.
-    """
-    keys = np.random.PCG64([seed, epoch]).random_raw(count)
-    return np.argsort(keys, kind="stable").astype(np.int64)
-
-
-@lru_cache(maxsize=4)
-def mixed_order(mix: Mix, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Return the record indices of an epoch of a mix; the last ones asked for are kept."""
-    return mix.order(seed, epoch)
+def _hold(held: dict[Any, Any], key: object, value: object) -> None:
+    """Keep a value by its key, in place of the oldest one if there are many."""
+    while len(held) >= _MOST_HELD:
+        del held[next(iter(held))]
+    held[key] = value

@@ -18,7 +18,7 @@ from ...errors import DataError
 from ..findings import Findings
 from ..records.reader import StreamRow
 from ..tokens.examples import Example
-from .sampler import shares_of
+from .mixing import MixChanges, changes_up_to, shares_of
 
 BLOCKS_HELD = 2
 """Blocks held in memory; a micro-batch may span two."""
@@ -28,6 +28,10 @@ FRUITLESS = 10_000
 """Consecutive rows without any target after which the data are considered unusable."""
 
 Item = TypeVar("Item")
+
+
+WeightsFrom = tuple[int, tuple[float, ...]]
+"""Number of a row, and the weights of the sources from it on."""
 
 
 class Rows(Protocol):
@@ -48,6 +52,10 @@ class Rows(Protocol):
 
     def in_first_pass(self, number: int) -> bool:
         """Whether a row that has been read belongs to the first pass over its source."""
+        ...
+
+    def mixed(self, changes: Sequence[WeightsFrom]) -> Rows:
+        """Return the rows in the order that they have with changes of the weights of sources."""
         ...
 
 
@@ -94,6 +102,10 @@ class ShuffledRows:
     def in_first_pass(self, number: int) -> bool:
         """Whether a row that has been read belongs to the first pass over its source."""
         return self.size is None or number < self.size
+
+    def mixed(self, changes: Sequence[WeightsFrom]) -> ShuffledRows:
+        """Return the same rows, because a single source has no weights."""
+        return self
 
     def _place(self, number: int) -> tuple[list[StreamRow], int]:
         """Return the block that holds a row, and the index of the row in it.
@@ -143,16 +155,74 @@ class ShuffledRows:
         return rows
 
 
-class InterleavedRows:
-    """Rows of several sources, interleaved in shares that are exact in every `CYCLE` rows."""
+@dataclass(frozen=True)
+class _Stretch:
+    """Rows of equal shares; each source continues where the stretch before has left it."""
 
-    def __init__(self, sources: Sequence[Rows], weights: Sequence[float], seed: int) -> None:
+    start: int
+    """Number of its first row."""
+    shares: tuple[int, ...]
+    """Rows of each source in a cycle."""
+    taken: tuple[int, ...]
+    """Rows of each source before it."""
+
+    def plan(self, seed: int, cycle: int) -> list[tuple[int, int]]:
+        """Return (source, number of the row within that source) for each row of a cycle."""
+        key = [seed, self.start, cycle] if self.start else [seed, cycle]
+        keys = np.random.PCG64(key).random_raw(CYCLE)
+        sources = np.repeat(np.arange(len(self.shares)), self.shares)[
+            np.argsort(keys, kind="stable")
+        ]
+        turns = [n + cycle * share for n, share in zip(self.taken, self.shares, strict=True)]
+        plan = []
+        for source in sources.tolist():
+            plan.append((source, turns[source]))
+            turns[source] += 1
+        return plan
+
+    def next(self, seed: int, start: int, weights: Sequence[float]) -> _Stretch:
+        """Return the stretch that begins at a row with other weights."""
+        cycle, within = divmod(start - self.start, CYCLE)
+        taken = [n + cycle * share for n, share in zip(self.taken, self.shares, strict=True)]
+        for source, _ in self.plan(seed, cycle)[:within]:
+            taken[source] += 1
+        return _Stretch(start, shares_of(CYCLE, weights), tuple(taken))
+
+
+class InterleavedRows:
+    """Rows of several sources, interleaved in shares that are exact in every `CYCLE` rows.
+
+    Args:
+        sources: The rows of each source.
+        weights: One weight per source.
+        seed: Seed of the order.
+        changes: Other weights from some rows on, in their order.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Rows],
+        weights: Sequence[float],
+        seed: int,
+        changes: Sequence[WeightsFrom] = (),
+    ) -> None:
         self.size: int | None = None
         self._sources = sources
+        self._weights = weights
         self._seed = seed
-        self._shares = shares_of(CYCLE, weights)
-        self._cycle = -1
-        self._turns: list[tuple[int, int]] = []
+        self._changes = tuple(changes)
+        self._stretches = [_Stretch(0, shares_of(CYCLE, weights), (0,) * len(sources))]
+        for start, changed in self._changes:
+            stretch = self._stretches[-1].next(seed, start, changed)
+            self._stretches = [one for one in self._stretches if one.start < start] + [stretch]
+        self._plans: dict[tuple[int, int], list[tuple[int, int]]] = {}
+        self._last = self
+
+    def mixed(self, changes: Sequence[WeightsFrom]) -> InterleavedRows:
+        """Return the rows in the order that they have with these changes of the weights."""
+        if self._last._changes != tuple(changes):
+            self._last = InterleavedRows(self._sources, self._weights, self._seed, changes)
+        return self._last
 
     def row(self, number: int) -> StreamRow:
         """Return the row with this number, counted from 0.
@@ -170,24 +240,13 @@ class InterleavedRows:
 
     def _place(self, number: int) -> tuple[int, int]:
         """Return (index of the source, number of the row within that source)."""
-        cycle, within = divmod(number, CYCLE)
-        if cycle != self._cycle:
-            self._cycle, self._turns = cycle, self._plan(cycle)
-        source, turn = self._turns[within]
-        return source, cycle * self._shares[source] + turn
-
-    def _plan(self, cycle: int) -> list[tuple[int, int]]:
-        """Return (source, index among its rows of the cycle) for each row of a cycle."""
-        keys = np.random.PCG64([self._seed, cycle]).random_raw(CYCLE)
-        turns = [0] * len(self._shares)
-        sources = np.repeat(np.arange(len(self._shares)), self._shares)[
-            np.argsort(keys, kind="stable")
-        ]
-        plan = []
-        for source in sources.tolist():
-            plan.append((source, turns[source]))
-            turns[source] += 1
-        return plan
+        stretch = next(one for one in reversed(self._stretches) if one.start <= number)
+        cycle, within = divmod(number - stretch.start, CYCLE)
+        plan = self._plans.get((stretch.start, cycle))
+        if plan is None:
+            plan = stretch.plan(self._seed, cycle)
+            self._plans = {(stretch.start, cycle): plan}
+        return plan[within]
 
 
 @dataclass
@@ -235,7 +294,9 @@ class StreamedBatches:
         """Return no id: those of a stream cannot be looked up."""
         return []
 
-    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+    def take(
+        self, position: int, left_out: Set[str] = frozenset(), changes: MixChanges = ()
+    ) -> list[Example]:
         """Return the examples of the micro-batch at a position.
 
         For a sample left out, a row that comes much later takes its place, without being counted.
@@ -246,27 +307,27 @@ class StreamedBatches:
                 no rows or became shorter.
         """
         start = (position * self.world_size + self.rank) * self.batch
-        numbers = range(start, start + self.batch)
+        numbers, each = range(start, start + self.batch), self.world_size * self.batch
+        made = changes_up_to(changes, position)
+        rows = self.rows.mixed([(one.position * each, one.weights) for one in made])
         if left_out:
-            return self._without(numbers, left_out)
-        chosen = [self.rows.row(number) for number in numbers]
+            return self._without(rows, numbers, left_out)
+        chosen = [rows.row(number) for number in numbers]
         new = [
-            row
-            for row, number in zip(chosen, numbers, strict=True)
-            if self.rows.in_first_pass(number)
+            row for row, number in zip(chosen, numbers, strict=True) if rows.in_first_pass(number)
         ]
         found = Findings()
         examples = self.tokenize(chosen, found)
         if 0 < len(new) < len(chosen):  # a pass ends inside this micro-batch
             found = Findings()
             self.tokenize(new, found)
-        examples = examples or [self._substitute(start + self.batch, Findings())]
+        examples = examples or [self._substitute(rows, start + self.batch, Findings())]
         if new and position >= self._counted:
             self._counted = position + 1
             self.findings.add(found)
         return examples
 
-    def _without(self, numbers: range, left_out: Set[str]) -> list[Example]:
+    def _without(self, rows: Rows, numbers: range, left_out: Set[str]) -> list[Example]:
         """Return the examples of rows; each one left out is replaced by a later row.
 
         Raises:
@@ -275,21 +336,21 @@ class StreamedBatches:
         later = numbers.start + self.world_size * self.batch
         chosen = []
         for number in numbers:
-            row = self.rows.row(number)
+            row = rows.row(number)
             while row.id in left_out:
-                row, later = self.rows.row(later), later + 1
+                row, later = rows.row(later), later + 1
             chosen.append(row)
         found = self.tokenize(chosen, Findings())
-        return found or [self._substitute(later, Findings(), left_out)]
+        return found or [self._substitute(rows, later, Findings(), left_out)]
 
     def _substitute(
-        self, start: int, findings: Findings, left_out: Set[str] = frozenset()
+        self, rows: Rows, start: int, findings: Findings, left_out: Set[str] = frozenset()
     ) -> Example:
         for number in range(start, start + FRUITLESS):
-            row = self.rows.row(number)
+            row = rows.row(number)
             if row.id not in left_out and (found := self.tokenize([row], findings)):
                 return found[0]
-        last = self.rows.row(start + FRUITLESS - 1)
+        last = rows.row(start + FRUITLESS - 1)
         raise DataError(
             f"{FRUITLESS:,} consecutive rows have no token to learn (last: "
             f"{last.place or last.id}); raise data.max_length, or check "

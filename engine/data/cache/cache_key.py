@@ -42,7 +42,7 @@ def cache_key(
     tokens = _tokenizer_hash(tokenizer)
     if not data.hash or tokens is None:
         return None
-    settings = msgspec.to_builtins(config.data) | {"accept": [], "quarantine": []}
+    settings = msgspec.to_builtins(config.data) | {"accept": [], "quarantine": [], "mix": []}
     parts = {
         "data": data.hash,
         "tokenizer": tokens,

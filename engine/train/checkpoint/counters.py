@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from ...data.batches.mixing import MixChanges
 from ...protocol.settings import RunSettings
 
 
@@ -18,6 +19,8 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     """Number of micro-batches that each rank has consumed."""
     desired: RunSettings
     """The settings in force."""
+    mix: MixChanges = ()
+    """Changes of the weights of the sources by which the steps so far were made."""
     watch: dict[str, Any] = {}
     """State of the anomaly detector, the guard and the meters."""
     owes_evaluation: bool = False

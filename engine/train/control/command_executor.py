@@ -236,6 +236,7 @@ class CommandExecutor:
         return Counters(
             step=self._event_log.step,
             position=self._data.position,
+            mix=self._data.mix_changes,
             desired=self._control.settings,
             watch=self._monitor.state(),
             owes_evaluation=self.owes_evaluation,
@@ -316,7 +317,7 @@ class CommandExecutor:
         return manifest, counters, time.monotonic() - started
 
     def _adopt(self, manifest: Manifest, counters: Counters) -> None:
-        self._data.return_to(counters.position)
+        self._data.return_to(counters.position, counters.mix)
         self._monitor.restore(counters.watch)
         self._saved = None
         self._saved_at = manifest.step

@@ -317,7 +317,11 @@ class CommandScheduler:
             return
         control, position = self._control, self._event_log.position
         context = SettingsContext(
-            position.step, position.lr_schedule, control.norm_percentile, control.why_not_kept_out
+            position.step,
+            position.lr_schedule,
+            control.norm_percentile,
+            control.why_not_kept_out,
+            control.sources,
         )
         try:
             change = apply_setting(control.settings, command, context)

@@ -28,6 +28,7 @@ class ControlState:
         norm_percentile: Callable[[float], float | None],
         store: Callable[[RunSettings], None],
         why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
+        sources: Sequence[str] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -37,6 +38,8 @@ class ControlState:
         """Returns a percentile of the recent gradient norms; None before the first norm."""
         self.why_not_kept_out = why_not_kept_out
         """Returns why samples cannot all be kept out of the data; empty if they can."""
+        self.sources = sources
+        """Names of the sources of the training data."""
         self._store = store
         self._clock = clock
         self.due: deque[ControlEntry] = deque()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ...data.batches.batch_source import Batch, SeenExamples
+from ...data.batches.mixing import MixChanges
 from ...protocol.commands import Command
 from ..checkpoint.exact_state import ExactState
 from ..position import Position
@@ -50,6 +51,10 @@ class MicroBatchSource(Protocol):
         """Passes over the data so far, such as 1.25."""
 
     @property
+    def mix_changes(self) -> MixChanges:
+        """Changes of the weights of several sources so far."""
+
+    @property
     def seen(self) -> SeenExamples:
         """The examples of the step being trained and of the step before it."""
 
@@ -62,8 +67,8 @@ class MicroBatchSource(Protocol):
     def rewind_to(self, position: int) -> None:
         """Go back to the boundary of a step that was dropped."""
 
-    def return_to(self, position: int) -> None:
-        """Go to the position of a checkpoint."""
+    def return_to(self, position: int, changes: MixChanges) -> None:
+        """Go to the position of a checkpoint, with the changes of the mix up to it."""
 
     def skip(self, micro_batches: int) -> None:
         """Leave out the next micro-batches."""

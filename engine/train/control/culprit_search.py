@@ -20,6 +20,7 @@ from ...core.replay.course import Course
 from ...core.replay.culprits import Figures, SearchResult, Suspect, most_tests
 from ...core.replay.replay_plan import PlannedStep, ReplayPlan, Unrepeatable, plan_replay
 from ...data.batches.batch_source import BatchSource, HeldPlace
+from ...data.batches.mixing import MixChanges
 from ...data.tokens.examples import Example, PackedExample
 from ...errors import CheckpointError, TrainingFailed
 from ...protocol.codec import decode_readable
@@ -86,6 +87,8 @@ class _Running:
     """The run's own counters, for the checksum."""
     base: int = 0
     """Position in the data at the checkpoint."""
+    changes: MixChanges = ()
+    """Changes of the weights of the sources up to the checkpoint."""
     examples: dict[str, Example] = field(default_factory=dict)
     """The samples of this rank in the step that is searched, by id."""
     boundary: Any = None
@@ -94,9 +97,17 @@ class _Running:
     """A copy of the state before the first of the earlier steps, when they are searched."""
     started: float = field(default_factory=time.monotonic)
 
-    def begin_at(self, base: int) -> None:
-        """Take the position in the data of the checkpoint that was restored."""
-        self.base = base
+    def begin_at(self, counters: Counters) -> None:
+        """Take the position in the data of the checkpoint that was restored, and its mix."""
+        self.base, self.changes = counters.position, counters.mix
+
+    def mix_at(self, step: PlannedStep, source: BatchSource) -> MixChanges:
+        """Return the changes of the weights of the sources with which a step was made."""
+        changes = self.changes
+        for one in self.course.plan.steps:
+            if one.step <= step.step:
+                changes = source.changes_after(changes, self.base + one.position, one.mix)
+        return changes
 
     def examine(self, examples: dict[str, Example], samples: Sequence[str]) -> None:
         """Begin to search samples, given by their ids on all ranks and this rank's examples."""
@@ -204,7 +215,7 @@ class CulpritFinder:
             _, counters = self._checkpointer.restore(now.course.plan.checkpoint)
         except CheckpointError as error:
             raise Impossible(str(error)) from None
-        now.begin_at(counters.position)
+        now.begin_at(counters)
 
     def _examine(self, now: _Running) -> str:
         """Begin the search among the samples of the step `cause`.
@@ -212,7 +223,7 @@ class CulpritFinder:
         Return why it cannot begin; empty if it has begun. All ranks call it together.
         """
         step = now.course.cause
-        examples = self._examples(now.base + step.position, step)
+        examples = self._examples(now, step)
         mine = msgspec.msgpack.encode(list(examples))
         every = [_ids.decode(data) for data in self._agreement.gather(mine)]
         samples = [one for ids in every for one in ids]
@@ -253,12 +264,13 @@ class CulpritFinder:
         records = (decode_readable(payload) for payload in FrameReader(self._run.journal))
         return (record for record in records if record is not None)
 
-    def _examples(self, position: int, step: PlannedStep) -> dict[str, Example]:
+    def _examples(self, now: _Running, step: PlannedStep) -> dict[str, Example]:
         """Return the samples of this rank in a step, by id."""
         take, out = self._parts.source.batches.take, frozenset(step.quarantine)
+        position, changes = now.base + step.position, now.mix_at(step, self._parts.source)
         found: dict[str, Example] = {}
         for number in range(self._parts.accumulate):
-            for example in take(position + number, out):
+            for example in take(position + number, out, changes):
                 found |= {one.id: one for one in samples_of(example)}
         return found
 
@@ -279,7 +291,8 @@ class CulpritFinder:
                 self._finish(now, course.result)
                 return False
         now.keep_way_back(self._parts.state)
-        self._parts.source.replay_at(now.base + course.step.position, course.left_out)
+        source, step = self._parts.source, course.step
+        source.replay_at(now.base + step.position, course.left_out, now.mix_at(step, source))
         self._event_log.progress(f"culprit of {course.plan.anomaly}", course.trained, course.most)
         return True
 

@@ -13,7 +13,7 @@ import msgspec
 
 from ...config.schema import RunConfig
 from ...protocol.codec import UNDECODABLE
-from ...protocol.settings import RunSettings
+from ...protocol.settings import RunSettings, mix_text
 from ...run.folder.open_folder import read_plain
 from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
 
@@ -28,6 +28,8 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
     nonfinite: str
     autopilot: str = "propose"
     quarantine: tuple[str, ...] = ()
+    mix: tuple[tuple[float, dict[str, float]], ...] = ()
+    """Beginning and weights of the phases."""
 
     @classmethod
     def of(cls, config: RunConfig) -> ConfiguredSettings:
@@ -39,6 +41,7 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
             nonfinite=config.guard.nonfinite,
             autopilot=config.policy.autopilot,
             quarantine=config.data.kept_out,
+            mix=tuple((one.at, one.weights) for one in config.data.mix),
         )
 
 
@@ -124,6 +127,10 @@ def _override(
     if now.quarantine != before.quarantine:
         kept = [i for i in desired.quarantine if i not in before.quarantine]
         changes["quarantine"] = tuple(dict.fromkeys((*kept, *now.quarantine)))
+    if now.mix != before.mix and desired.mix:
+        before_it = f"{mix_text(desired.mix)} was set before data.mix changed"
+        overridden.append(f"mix as configured ({before_it})")
+        changes["mix"] = {}
     return InitialSettings(msgspec.structs.replace(desired, **changes), overridden)
 
 

@@ -26,9 +26,10 @@ from ...protocol.commands import (
     ScaleLr,
     SetClip,
     SetLr,
+    SetMix,
     SkipBatches,
 )
-from ..refusals import DATA_OF_SCRIPT, Unwatchable
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable
 from .trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
@@ -60,6 +61,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
     refused: dict[type[Command], str] = {
         ProfileSteps: "a watched script cannot be profiled",
         Quarantine: DATA_OF_SCRIPT,
+        SetMix: MIX_OF_SCRIPT,
         FindCulprits: DATA_OF_SCRIPT,
     }
     backwards = why_not_back(trainer)

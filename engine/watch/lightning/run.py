@@ -33,19 +33,21 @@ from ...protocol.commands import (
     Rollback,
     SaveCheckpoint,
     SetClip,
+    SetMix,
     SkipBatches,
 )
 from ...protocol.events import EvalFinished
 from ...train.checkpoint.optimizer_state import bare
 from ..checkpoint_plan import CheckpointPlan
 from ..plain.loop_run import LoopParts, LoopRun
-from ..refusals import DATA_OF_SCRIPT, Unwatchable
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable
 from ..watch_options import WatchOptions
 
 _POSITION = "Lightning keeps its position in the data to itself, so it cannot go back"
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
+    SetMix: MIX_OF_SCRIPT,
     FindCulprits: DATA_OF_SCRIPT,
     Evaluate: "Lightning validates by itself (val_check_interval)",
     GenerateSample: "the module has no tokenizer that fttui knows",

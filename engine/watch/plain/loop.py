@@ -30,10 +30,11 @@ from ...protocol.commands import (
     Quarantine,
     Recover,
     Rollback,
+    SetMix,
     SkipBatches,
 )
 from ...train.checkpoint.optimizer_state import bare
-from ..refusals import DATA_OF_SCRIPT
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT
 from ..script_run import plan_for, say
 from ..watch_options import WatchOptions
 from .loop_run import LoopParts, LoopRun
@@ -44,6 +45,7 @@ B = TypeVar("B")
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
+    SetMix: MIX_OF_SCRIPT,
     FindCulprits: DATA_OF_SCRIPT,
     Evaluate: "the loop evaluates by itself",
     GenerateSample: "the loop has no tokenizer that fttui knows",

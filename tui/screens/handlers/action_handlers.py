@@ -325,6 +325,10 @@ HANDLERS: dict[str, Handler] = {
         "keep samples out of training", "ids as in the report of an anomaly, or: lift IDS",
         lambda app, t: prompts.read_quarantine(t),
     ),
+    "data.mix": _prompt(
+        "weights of the sources", "NAME=WEIGHT of every source, or: reset",
+        lambda app, t: prompts.read_mix(t, app.state.run),
+    ),
     "note.add": _prompt("note", "text of the note", _note),
     "policy.change": _prompt("policy", POLICY_FORMS, _policy),
     "proposal.confirm": _confirm_proposal,

@@ -10,11 +10,13 @@ from shlex import quote
 
 from textual.widgets import DataTable
 
+from fttui.engine.protocol.command_args import mix_words
 from fttui.engine.protocol.commands import (
     AddNote,
     GenerateSample,
     Quarantine,
     SaveCheckpoint,
+    SetMix,
     recorded_command,
     spec_of,
 )
@@ -80,6 +82,8 @@ def words_of(text: str) -> list[str]:
             words = ["pin", *([note] if note else [])]
         case Quarantine(ids=ids, lift=lift):
             words = [*(["lift"] if lift else ["--"]), *ids]
+        case SetMix(weights=weights):
+            words = mix_words(weights)
         case _:
             words = rest.split()
     return [*verb.split(), *map(quote, words)]

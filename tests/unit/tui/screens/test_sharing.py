@@ -16,6 +16,7 @@ from fttui.engine.protocol.commands import (
     Rollback,
     SaveCheckpoint,
     ScaleLr,
+    SetMix,
     Stop,
     describe_command,
     parse_command,
@@ -67,6 +68,8 @@ def test_an_installed_program_makes_the_png(tmp_path: Path) -> None:
         SaveCheckpoint(pin=True),
         Quarantine(ids=("a b", "$(c)")),
         Quarantine(ids=("x",), lift=True),
+        SetMix(weights={"a b": 2, "$(c)": 0.5}),
+        SetMix(weights={}),
         Stop(save=False),
     ],
 )

@@ -13,7 +13,7 @@ from fttui.engine.core.replay.replay_plan import (
     Unrepeatable,
     plan_replay,
 )
-from fttui.engine.protocol.commands import Quarantine, SkipBatches
+from fttui.engine.protocol.commands import Quarantine, SetMix, SkipBatches
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
@@ -166,6 +166,16 @@ def test_every_step_has_the_quarantine_of_its_time() -> None:
     assert [one.quarantine for one in journal.plan().steps] == [(), ("a",)]
     journal.back("s4", 4).train(1).alarm("later")
     assert [one.quarantine for one in journal.plan("later").steps] == [("a",)]
+
+
+def mixed(**weights: float) -> CommandApplied:
+    command = SetMix(weights=weights)
+    return CommandApplied(id="c", command="mix", applied=command, settings=RunSettings(mix=weights))
+
+
+def test_every_step_has_the_mix_of_its_time() -> None:
+    journal = Journal().train(4).save().train(1).add(mixed(a=1, b=2)).train(1).alarm()
+    assert [one.mix for one in journal.plan().steps] == [{}, {"a": 1, "b": 2}]
 
 
 def test_steps_that_the_journal_lost_are_named() -> None:

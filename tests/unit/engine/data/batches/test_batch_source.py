@@ -16,7 +16,9 @@ class Counted:
     def __init__(self) -> None:
         self.taken: list[int] = []
 
-    def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+    def take(
+        self, position: int, left_out: Set[str] = frozenset(), changes: object = ()
+    ) -> list[Example]:
         self.taken.append(position)
         if position >= 5:
             raise DataError("no more")
@@ -66,7 +68,9 @@ def test_going_elsewhere_forgets_what_was_prepared() -> None:
 
 def test_whatever_goes_wrong_beforehand_is_met_again_when_it_is_fetched() -> None:
     class Unplugged(Counted):
-        def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+        def take(
+            self, position: int, left_out: Set[str] = frozenset(), changes: object = ()
+        ) -> list[Example]:
             if position >= 2:
                 raise ConnectionError("the network is gone")
             return super().take(position, left_out)
@@ -86,7 +90,9 @@ def test_data_that_end_are_heard_of_when_they_are_needed() -> None:
 
 def test_what_was_prepared_with_a_sample_is_made_again_without_it() -> None:
     class Replacing(Counted):
-        def take(self, position: int, left_out: Set[str] = frozenset()) -> list[Example]:
+        def take(
+            self, position: int, left_out: Set[str] = frozenset(), changes: object = ()
+        ) -> list[Example]:
             found = super().take(position)
             other = TextExample(id="other", input_ids=[99], labels=[99])
             return [other if one.id in left_out else one for one in found]

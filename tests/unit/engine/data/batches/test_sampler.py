@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.data.batches.sampler import BatchStream, Mix, epoch_order, shares_of
+from fttui.engine.data.batches.mixing import epoch_order, shares_of
+from fttui.engine.data.batches.sampler import BatchStream, Mix
 from fttui.engine.errors import DataError
 
 

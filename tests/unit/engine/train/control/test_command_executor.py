@@ -55,6 +55,7 @@ class Data:
 
     def __init__(self) -> None:
         self.position = 0
+        self.mix_changes = ()
 
     @property
     def epoch(self) -> float:
@@ -63,7 +64,7 @@ class Data:
     def rewind_to(self, position: int) -> None:
         self.position = position
 
-    def return_to(self, position: int) -> None:
+    def return_to(self, position: int, changes: object = ()) -> None:
         self.position = position
 
     def skip(self, micro_batches: int) -> None:
