@@ -156,6 +156,7 @@ class BatchTape:
         limit_bytes: int = DEFAULT_LIMIT_BYTES,
         keeps: bool = True,
         log: Callable[[str, str], None],
+        data_left_out: Callable[[], None] = lambda: None,
     ) -> None:
         self.position = 0
         self.serving = 0
@@ -169,6 +170,8 @@ class BatchTape:
         self._keeps = keeps
         """Whether micro-batches are held after the step after theirs."""
         self._log = log
+        self._data_left_out = data_left_out
+        """Called when data was left out, before the next micro-batch is served."""
         self._first = 0
         """Position of the oldest micro-batch that is held."""
         self._taped: deque[TapedBatch] = deque()
@@ -330,6 +333,7 @@ class BatchTape:
                 break
         if self.position != start:
             self.skipped = True
+            self._data_left_out()
             self.serving = self.epoch_at(self.position)
 
     def _skip_step(self) -> bool:

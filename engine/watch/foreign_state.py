@@ -65,6 +65,9 @@ class TrainerMemory(Protocol):
         The copy itself stays unchanged.
         """
 
+    def why_lost(self, kept: Any) -> str:
+        """Return why a copy cannot be put back exactly; empty if it can."""
+
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of a script that training changes."""
@@ -189,6 +192,8 @@ class ForeignState:
                 f"checkpoint {folder.name}: the batches since then are no longer held; choose a "
                 "later one, or raise the host memory for batches with fttui.watch(…, tape_mib=N)"
             )
+        if lost := self._memory.why_lost(kept.memory):
+            raise CheckpointError(f"checkpoint {folder.name}: {lost}; choose a later one")
         read = CheckpointReader(folder)
         staged = (
             read(WEIGHTS, read_weights),

@@ -27,7 +27,7 @@ _MODULES = (
 )
 """Modules whose public trainers are listed."""
 _ALL = "every command but profiles, with exact rollback"
-_TESTED = ("SFT", "DPO", "KTO", "Reward", "SentenceTransformer")
+_TESTED = ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO", "SentenceTransformer")
 """Classes that a test trains and rolls back, without the ending `Trainer`."""
 
 

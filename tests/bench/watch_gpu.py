@@ -23,12 +23,13 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,7 +43,9 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from trl import SFTConfig, SFTTrainer
 
+from fttui.engine.hub.launch import ensure_hub
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, RolledBack
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.watch.huggingface.callback import WatchCallback
 from fttui.engine.watch.huggingface.watch import unwatch_trainer, watch_trainer
 from fttui.engine.watch.undo import ABSENT
@@ -67,6 +70,7 @@ BAR_SHARE = 0.002
 """A step may take the larger of both longer."""
 ROLLBACKS = {5: ["rollback 4"], 11: ["rollback 4"], 13: ["rollback 0"]}
 WARM_STEPS = 4
+_HUB_START_S = 60.0
 _T95 = 2.1
 """Student's factor of a two-sided 95 % interval over about twenty differences."""
 _OVERFLOWING_SCALE = 2.0**26
@@ -388,7 +392,22 @@ def _bench_folder() -> Iterator[Path]:
         try:
             yield folder
         finally:
-            shutil.rmtree(folder)  # the hub ends with its folder
+            _end_hubs(folder / "runs")
+            shutil.rmtree(folder)
+
+
+def _end_hubs(runs: Path) -> None:
+    """End the hub of every run, which would write into the folder while it is removed.
+
+    One that is about to start has no mark yet, so each is waited for.
+    """
+    for path in runs.glob("*"):
+        hub = ensure_hub(RunDirectory(path), _HUB_START_S)
+        with suppress(ProcessLookupError):
+            os.kill(hub.pid, signal.SIGTERM)
+        until = time.monotonic() + _HUB_START_S
+        while hub.alive and time.monotonic() < until:
+            time.sleep(0.05)
 
 
 def _train_watched(trainer: Any) -> None:

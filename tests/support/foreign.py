@@ -20,6 +20,7 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import Tensor
 from transformers import (
+    AutoModelForCausalLM,
     EarlyStoppingCallback,
     GPT2Config,
     GPT2ForSequenceClassification,
@@ -232,6 +233,36 @@ def reward(folder: Path) -> Any:
         train_dataset=data,
         processing_class=word_tokenizer(),
     )
+
+
+def distinct_words(completions: list[str], **columns: Any) -> list[float]:
+    """A reward of the script: how many different words a completion has."""
+    return [float(len(set(one.split()))) for one in completions]
+
+
+def of_generations(folder: Path, kind: str, **changed: Any) -> Any:
+    """A trainer of TRL that generates its data; what it generates at once serves two steps."""
+    import trl
+
+    once = {"num_generations": 2, "steps_per_generation": 4, "max_completion_length": 5}
+    given = common(folder, max_steps=14, beta=0.1, bf16=False, **once) | changed
+    saved = str(folder / "model")  # the reference model is loaded from there
+    language_model().save_pretrained(saved)
+    return getattr(trl, f"{kind}Trainer")(
+        model=AutoModelForCausalLM.from_pretrained(saved),
+        args=getattr(trl, f"{kind}Config")(**given),
+        train_dataset=Dataset.from_list([{"prompt": text} for text in texts(3)]),
+        processing_class=word_tokenizer(),
+        reward_funcs=distinct_words,
+    )
+
+
+def grpo(folder: Path, **changed: Any) -> Any:
+    return of_generations(folder, "GRPO", **changed)
+
+
+def rloo(folder: Path) -> Any:
+    return of_generations(folder, "RLOO")
 
 
 def embedder(folder: Path, *, cached: bool = False) -> Any:

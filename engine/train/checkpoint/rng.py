@@ -121,41 +121,74 @@ def restore_rng(state: RngState) -> None:
     """Restore the state of every generator that `capture_rng` captured."""
     python = state["python"]
     random.setstate((python[0], tuple(python[1]), python[2]))
-    np.random.set_state(state["numpy"])
+    _restore_numpy(state["numpy"])
     torch.set_rng_state(state["cpu"])
     if state["cuda"] and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"][0])
 
 
+def _restore_numpy(state: dict[str, Any]) -> None:
+    """Restore NumPy's global generator, which a script may have replaced by one of another kind."""
+    kind = state["bit_generator"]
+    if type(np.random.mtrand.get_bit_generator()).__name__ != kind:
+        np.random.mtrand.set_bit_generator(getattr(np.random, kind)())
+    np.random.set_state(state)
+
+
 def rng_to_tensors(state: RngState) -> dict[str, Any]:
     """Return the state as tensors and plain values, loadable with `weights_only`."""
-    numpy = state["numpy"]
-    inner = numpy["state"]
     return {
         "python": [state["python"][0], list(state["python"][1]), state["python"][2]],
-        "numpy": {
-            "kind": numpy["bit_generator"],
-            "key": torch.from_numpy(inner["key"].astype(np.int64)),
-            "pos": int(inner["pos"]),
-            "has_gauss": int(numpy["has_gauss"]),
-            "gauss": float(numpy["gauss"]),
-        },
+        "numpy": _numpy_to_tensors(state["numpy"]),
         "cpu": state["cpu"],
         "cuda": state["cuda"],
     }
 
 
+def _numpy_to_tensors(state: dict[str, Any]) -> dict[str, Any]:
+    if state["bit_generator"] != "MT19937":
+        plain: dict[str, Any] = _with_tensors(state)
+        return plain
+    inner = state["state"]
+    return {
+        "kind": state["bit_generator"],
+        "key": torch.from_numpy(inner["key"].astype(np.int64)),
+        "pos": int(inner["pos"]),
+        "has_gauss": int(state["has_gauss"]),
+        "gauss": float(state["gauss"]),
+    }
+
+
+def _with_tensors(value: Any) -> Any:
+    """Return the state of a generator with tensors of the same bits in place of its arrays."""
+    if isinstance(value, dict):
+        return {name: _with_tensors(item) for name, item in value.items()}
+    return torch.from_numpy(value.view(np.int64)) if isinstance(value, np.ndarray) else value
+
+
+def _with_arrays(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_arrays(item) for name, item in value.items()}
+    return value.numpy().view(np.uint64) if isinstance(value, Tensor) else value
+
+
+def _numpy_from_tensors(stored: dict[str, Any]) -> dict[str, Any]:
+    if "bit_generator" in stored:
+        plain: dict[str, Any] = _with_arrays(stored)
+        return plain
+    return {
+        "bit_generator": stored["kind"],
+        "state": {"key": stored["key"].numpy().astype(np.uint32), "pos": stored["pos"]},
+        "has_gauss": stored["has_gauss"],
+        "gauss": stored["gauss"],
+    }
+
+
 def rng_from_tensors(stored: dict[str, Any]) -> RngState:
     """Return the state from the output of `rng_to_tensors`."""
-    numpy = stored["numpy"]
     return {
         "python": stored["python"],
-        "numpy": {
-            "bit_generator": numpy["kind"],
-            "state": {"key": numpy["key"].numpy().astype(np.uint32), "pos": numpy["pos"]},
-            "has_gauss": numpy["has_gauss"],
-            "gauss": numpy["gauss"],
-        },
+        "numpy": _numpy_from_tensors(stored["numpy"]),
         "cpu": stored["cpu"],
         "cuda": stored["cuda"],
     }

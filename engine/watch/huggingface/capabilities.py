@@ -30,6 +30,7 @@ from ...protocol.commands import (
     SkipBatches,
 )
 from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable
+from .own_attributes import names_in_methods
 from .trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
@@ -39,6 +40,19 @@ _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO",
 """Parts of the names of trainers that generate the data of several steps at once."""
 _GENERATES = ("_generate_and_score_completions", "_generate_completions")
 """Methods by which trainers of other names do."""
+_BUFFER = "_buffered_inputs"
+"""The attribute in which trainers of TRL hold generated data until it is used up."""
+_RESTORED = ("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
+"""Modules whose trainers generate from restored weights and generators what they did before."""
+_ELSEWHERE = (
+    ("use_vllm", "vLLM generates with random numbers of its own, which are not restored"),
+    (
+        "use_transformers_continuous_batching",
+        "continuous batching generates in an order of its own, which is not restored",
+    ),
+    ("environment_factories", "what the environments of the script know is not restored"),
+)
+"""Attributes by which a trainer generates outside of its own state, with the reason."""
 
 
 @dataclass(frozen=True)
@@ -147,9 +161,20 @@ def why_class_not_back(kind: type[Any]) -> str:
             f"the training loop of transformers {_transformers()} keeps its position to itself, so "
             "it cannot go back; expected 5.6 or newer"
         )
-    if _generates(kind):
+    if _generates(kind) and not _is_restored(kind):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"
     return ""
+
+
+def _is_restored(kind: type[Any]) -> bool:
+    """Whether a class generates and holds its data by the methods of a trainer in `_RESTORED`."""
+    return getattr(kind, "_prepare_inputs", kind).__module__ in _RESTORED
+
+
+def forget_generated(trainer: Any) -> None:
+    """Let a trainer generate from its next batch, because data was left out."""
+    if getattr(trainer, _BUFFER, None) is not None:
+        setattr(trainer, _BUFFER, None)
 
 
 def _generates(kind: type[Any]) -> bool:
@@ -159,7 +184,8 @@ def _generates(kind: type[Any]) -> bool:
     """
     names = [one.__name__ for one in kind.__mro__]
     named = any(sign in name for name in names for sign in _GENERATING)
-    return named or any(hasattr(kind, method) for method in _GENERATES)
+    by_method = any(hasattr(kind, method) for method in _GENERATES)
+    return named or by_method or _BUFFER in names_in_methods(kind)
 
 
 def why_not_back(trainer: Any) -> str:
@@ -175,7 +201,7 @@ def why_not_back(trainer: Any) -> str:
         return by_class
     if getattr(trainer.args, "sync_ref_model", False):
         return "sync_ref_model changes the reference model, which is not restored"
-    return ""
+    return next((why for name, why in _ELSEWHERE if getattr(trainer, name, None)), "")
 
 
 def _sharded(trainer: Any) -> str:

@@ -9,17 +9,10 @@ from torch import Tensor
 
 from ...train.position import Position
 from ..foreign_state import group_lrs
+from .own_attributes import AttributesCopy, OwnAttributes
 
-_OF_TRAINER = (
-    "_tr_loss",
-    "_total_loss_scalar",
-    "_globalstep_last_logged",
-    "current_flos",
-    "_metrics",
-    "_stored_metrics",
-    "_total_train_tokens",
-)
-"""Attributes in which transformers and TRL accumulate what they log."""
+_OF_TRAINER = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "current_flos")
+"""Attributes in which `transformers.Trainer` accumulates what it logs."""
 _ABSENT = object()
 _OF_STATE = (
     "epoch",
@@ -36,6 +29,8 @@ class MemoryCopy(NamedTuple):
     """A copy of what a trainer keeps."""
 
     trainer: dict[str, Any]
+    own: AttributesCopy
+    """What the class of the trainer keeps, such as completions that it has generated."""
     state: dict[str, Any]
     logged: int
     """Entries of the log history."""
@@ -49,6 +44,7 @@ class HfMemory:
     def __init__(self, trainer: Any, position: Position) -> None:
         self._trainer = trainer
         self._position = position
+        self._own = OwnAttributes(trainer)
 
     def capture(self) -> MemoryCopy:
         """Return a copy of the trainer's counters and of the state of its callbacks."""
@@ -56,6 +52,7 @@ class HfMemory:
         own = [(name, getattr(trainer, name, _ABSENT)) for name in _OF_TRAINER]
         return MemoryCopy(
             {name: _copied(value) for name, value in own if value is not _ABSENT},
+            self._own.capture(),
             {name: getattr(state, name, None) for name in _OF_STATE},
             len(state.log_history),
             [copy.deepcopy(one.state()["attributes"]) for one in self._stateful()],
@@ -67,9 +64,10 @@ class HfMemory:
         Requests to stop the epoch or the training are withdrawn.
         """
         trainer = self._trainer
+        self._own.restore(kept.own)
         for owner, values in ((trainer, kept.trainer), (trainer.state, kept.state)):
-            for name, value in _copied(values).items():
-                setattr(owner, name, value)
+            for name, value in values.items():
+                setattr(owner, name, _copied(value))
         del trainer.state.log_history[kept.logged :]
         for callback, attributes in zip(self._stateful(), kept.callbacks, strict=True):
             for name, value in copy.deepcopy(attributes).items():
@@ -77,6 +75,10 @@ class HfMemory:
         trainer.control.should_epoch_stop = trainer.control.should_training_stop = False
         trainer.state.global_step = step
         self.stepped()
+
+    def why_lost(self, kept: MemoryCopy) -> str:
+        """Return why a copy cannot be put back exactly; empty if it can."""
+        return self._own.why_lost(kept.own)
 
     def stepped(self) -> None:
         """Copy the step and the learning rate of the schedule to the shared position."""
@@ -88,14 +90,5 @@ class HfMemory:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of nested dicts, lists of numbers and tensors; much faster than `deepcopy`."""
-    if value is None or isinstance(value, int | float):
-        return value
-    if isinstance(value, dict):
-        copied = copy.copy(value)
-        for key, item in value.items():
-            copied[key] = _copied(item)
-        return copied
-    if isinstance(value, list):
-        return list(value)
+    """Return a copy of a tensor, and a number as it is."""
     return value.clone() if isinstance(value, Tensor) else value

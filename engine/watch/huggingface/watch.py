@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from shlex import quote
 from typing import Any
 
@@ -23,6 +24,7 @@ from .callback import WatchCallback
 from .capabilities import (
     Capabilities,
     capabilities_of,
+    forget_generated,
     loop_can_be_left,
     why_not_back,
 )
@@ -158,6 +160,7 @@ class WatchedTraining:
             limit_bytes=options.tape_mib * 2**20,
             keeps=capabilities.exact,
             log=event_log.log,
+            data_left_out=partial(forget_generated, trainer),
         )
         self._watched = Watched(
             trainer,

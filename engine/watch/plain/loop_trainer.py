@@ -25,6 +25,10 @@ class LoopMemory:
         """Set the number of finished steps."""
         self.move_to(step)
 
+    def why_lost(self, kept: None) -> str:
+        """Return an empty string: nothing is kept."""
+        return ""
+
     def move_to(self, step: int) -> None:
         """Set the number of finished steps and the learning rate that the optimizer has now."""
         self._position.move_to(step, max(group_lrs(self._optimizer), default=0.0))

@@ -10,7 +10,16 @@ import torch
 
 from fttui.engine.protocol.events import CommandFailed, LogEmitted, RolledBack, RunEnded
 from fttui.engine.protocol.states import RunState
-from tests.support.foreign import BUILDERS, TIMINGS, Trained, plain, play_watched, train_alone
+from tests.support.foreign import (
+    BUILDERS,
+    TIMINGS,
+    Trained,
+    grpo,
+    plain,
+    play_watched,
+    rloo,
+    train_alone,
+)
 from tests.support.matrix import in_part
 from tests.support.training import Script
 
@@ -74,3 +83,31 @@ def test_a_training_that_the_script_resumes_rolls_back_exactly(
     assert len(watched.played.events(RolledBack)) == 2
     assert torch.equal(watched.weights, alone.weights)
     assert last_of_each_step(watched.logged) == last_of_each_step(alone.logged)
+
+
+WITHIN_A_GENERATION = {5: ["checkpoint"], 6: ["rollback 5"], 10: ["rollback 5"], 12: ["rollback 0"]}
+"""What is generated at once serves two steps: step 5 uses one half of it, and step 6 the other."""
+
+
+def without_times(entry: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in entry.items() if name != "step_time"}
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("make", [grpo, rloo])
+def test_what_was_generated_is_trained_again_after_a_rollback(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = train_alone(make, tmp_path / "alone")
+    script = Script(dict(WITHIN_A_GENERATION))
+    watched = play_watched(make, tmp_path / "watched", monkeypatch, script)
+    assert watched.played is not None
+    assert complaints(watched) == []
+    back = watched.played.events(RolledBack)
+    assert [(one.from_step, one.to_step) for one in back] == [(6, 5), (10, 5), (12, 0)]
+    again, once = last_of_each_step(watched.logged), last_of_each_step(alone.logged)
+    assert {step: without_times(entry) for step, entry in again.items()} == {
+        step: without_times(entry) for step, entry in once.items()
+    }
+    assert torch.equal(watched.weights, alone.weights)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from fttui.engine.protocol.events import (
+    AnomalyRaised,
     CommandFailed,
     LogEmitted,
     RolledBack,
     RunEnded,
     RunStarted,
+    StateChanged,
     StepFinished,
 )
 from fttui.engine.protocol.states import RunState
@@ -202,11 +204,12 @@ def test_the_accumulation_of_accelerate_is_repeated_exactly(
     assert torch.equal(loop.weights, wanted.weights)
 
 
-def test_a_loss_scaler_goes_back_with_the_rest(tmp_path: Path, monkeypatch: Patch) -> None:
+def with_loss_scaler(monkeypatch: Patch, **settings: Any) -> list[torch.amp.GradScaler]:
+    """Let every loop that is made scale its loss; the scalers, the newest last."""
     scalers: list[torch.amp.GradScaler] = []
 
     def scaling() -> Loop:
-        scalers.append(torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=3))
+        scalers.append(torch.amp.GradScaler("cpu", **settings))
         return made()
 
     def train(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
@@ -223,6 +226,11 @@ def test_a_loss_scaler_goes_back_with_the_rest(tmp_path: Path, monkeypatch: Patc
 
     monkeypatch.setattr(Loop, "make", scaling)
     monkeypatch.setattr(Loop, "train", train)
+    return scalers
+
+
+def test_a_loss_scaler_goes_back_with_the_rest(tmp_path: Path, monkeypatch: Patch) -> None:
+    scalers = with_loss_scaler(monkeypatch, init_scale=2.0, growth_interval=3)
     wanted = alone()
     script = Script({4: ["checkpoint"], 7: ["rollback 4"]})
     loop, played = play(tmp_path, monkeypatch, script, scaler=lambda: scalers[-1])
@@ -230,6 +238,21 @@ def test_a_loss_scaler_goes_back_with_the_rest(tmp_path: Path, monkeypatch: Patc
     scale = {number: step.extra["scale"] for number, step in steps}
     assert [scale[number] for number in (1, 4, 7, 10)] == [2.0, 4.0, 8.0, 16.0]
     assert torch.equal(loop.weights, wanted.weights)
+
+
+def test_overflows_of_a_loss_scaler_are_no_incident(tmp_path: Path, monkeypatch: Patch) -> None:
+    """The batch of a refused update is one of the step whose update comes next."""
+    scalers = with_loss_scaler(monkeypatch, init_scale=2.0**127, backoff_factor=2.0**-2)
+    wanted = alone()
+    loop, played = play(tmp_path, monkeypatch, scaler=lambda: scalers[-1])
+    updates = int(max(value["step"] for value in loop.optimizer.state.values()))
+    assert [number for number, _ in played.at(StepFinished)] == list(range(1, updates + 1))
+    assert updates < EPOCHS * len(loop.loader)  # there were overflows
+    assert played.events(AnomalyRaised) == []
+    states = {event.state for event in played.events(StateChanged)}
+    assert not states & {RunState.HALTED, RunState.ROLLING_BACK}
+    assert torch.equal(loop.weights, wanted.weights)
+    assert scalers[-1].get_scale() == scalers[0].get_scale()
 
 
 def test_a_loop_that_takes_batches_ahead_does_not_go_back(

@@ -4,6 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,30 @@ def test_batches_are_repeated_with_the_random_numbers_after_them() -> None:
     again = [(shown(read(made)), float(torch.rand(1)), random.random()) for _ in range(3)]
     assert again == first
     assert shown(read(made))[0][0] == 6
+
+
+@pytest.fixture
+def numpy_of_another_kind() -> Iterator[None]:
+    bits = np.random.mtrand.get_bit_generator()
+    np.random.mtrand.set_bit_generator(np.random.PCG64(5))
+    yield
+    np.random.mtrand.set_bit_generator(bits)
+
+
+def test_batches_are_repeated_with_a_generator_that_is_read_whole(
+    numpy_of_another_kind: None,
+) -> None:
+    def masked() -> Iterator[dict[str, Any]]:
+        for number in range(SIZE):
+            yield {"input_ids": torch.full((2, 3), number), "mask": np.random.rand(2).tolist()}
+
+    made = tape()
+    made.open(0, masked(), SIZE)
+    first = [([one["mask"] for one in read(made)], float(np.random.randn())) for _ in range(3)]
+    made.return_to(0)
+    again = [([one["mask"] for one in read(made)], float(np.random.randn())) for _ in range(3)]
+    assert again == first
+    assert len({drawn for _, drawn in first}) == 3
 
 
 def test_an_epoch_ends_with_the_batches_that_are_left() -> None:

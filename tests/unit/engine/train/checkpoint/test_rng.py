@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,12 @@ import pytest
 import torch
 
 from fttui.engine.train.checkpoint import rng
-from fttui.engine.train.checkpoint.rng import capture_rng, restore_rng
+from fttui.engine.train.checkpoint.rng import (
+    capture_rng,
+    restore_rng,
+    rng_from_tensors,
+    rng_to_tensors,
+)
 
 DRAWS: dict[str, Callable[[], object]] = {
     "python": random.random,
@@ -38,8 +44,10 @@ def drawn() -> tuple[Any, ...]:
 
 @pytest.fixture(autouse=True)
 def generators_are_put_back() -> Any:
+    bits = np.random.mtrand.get_bit_generator()
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     yield
+    np.random.mtrand.set_bit_generator(bits)
     random.setstate(before[0])
     np.random.set_state(before[1])
     torch.set_rng_state(before[2])
@@ -77,3 +85,17 @@ def test_a_generator_in_an_unknown_place_is_read_whole(monkeypatch: pytest.Monke
     assert reader.read() == random.getstate()
     random.random()
     assert reader.read() == random.getstate()
+
+
+@pytest.mark.parametrize("kind", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
+def test_numpy_draws_the_same_from_a_checkpoint_whatever_its_generator(
+    kind: str, tmp_path: Path
+) -> None:
+    np.random.mtrand.set_bit_generator(getattr(np.random, kind)(5))
+    np.random.randn()  # keeps a spare number
+    torch.save(rng_to_tensors(capture_rng()), tmp_path / "rng.pt")
+    first = drawn()
+    for generator in (np.random.mtrand.get_bit_generator(), np.random.MT19937(1)):
+        np.random.mtrand.set_bit_generator(generator)
+        restore_rng(rng_from_tensors(torch.load(tmp_path / "rng.pt", weights_only=True)))
+        assert drawn() == first
