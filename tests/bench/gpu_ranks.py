@@ -13,7 +13,6 @@ import hashlib
 import math
 import multiprocessing
 import os
-import socket
 import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -28,6 +27,7 @@ from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.distributed.place import RankPlace, leave_place, take_place
 from fttui.engine.train.trainers.text import TextTrainer
 from tests.support.odd_steps import odd
+from tests.support.ports import free_port
 from tests.support.training import Played, Script, new_run, play, read_records
 
 RANKS = 2
@@ -89,9 +89,7 @@ class Runs:
 
     def play_all(self, device: str) -> None:
         """All runs of one rank in a process, those of two in two processes beside it."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         context = multiprocessing.get_context("spawn")
         go = [context.Event(), context.Event()]  # a device is for one at a time
         ranks = [(rank, RANKS, port, device, go[0], self._together) for rank in range(RANKS)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import psutil
 import pytest
 
 from tests.support.cli import FTTUI, events, fttui, only_run
+from tests.support.ports import free_port
 from tests.support.training import write_config
 from tests.support.waiting import until
 
@@ -45,15 +45,9 @@ def _losses(run: str, runs: Path) -> list[Any]:
     return [e["loss"] for e in events(run, runs) if e["type"] == "StepFinished"]
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def test_two_nodes_train_as_two_ranks_of_one_do_and_roll_back(tmp_path: Path) -> None:
     words = _config(tmp_path, train__steps=12)
-    endpoint = f"127.0.0.1:{_free_port()}"
+    endpoint = f"127.0.0.1:{free_port()}"
     nodes = [_node(tmp_path, number, words, endpoint, []) for number in range(2)]
     runs = tmp_path / "node-0"
     until(lambda: _trained(runs) >= 5, PATIENCE_S)
@@ -76,7 +70,7 @@ def test_two_nodes_train_as_two_ranks_of_one_do_and_roll_back(tmp_path: Path) ->
 
 def test_a_node_with_another_configuration_is_refused_by_both(tmp_path: Path) -> None:
     words = _config(tmp_path, train__steps=12)
-    endpoint = f"127.0.0.1:{_free_port()}"
+    endpoint = f"127.0.0.1:{free_port()}"
     other = [*words, "--set", "train.lr=0.5"]
     nodes = [
         _node(tmp_path, number, own, endpoint, []) for number, own in enumerate((words, other))

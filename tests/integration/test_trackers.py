@@ -21,6 +21,7 @@ from fttui.engine.protocol.events import Record, RolledBack, RunEnded, RunStarte
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from tests.support.journaled import CONFIG, new_run, step, write_journal
+from tests.support.ports import free_port
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(400)]
 MODULE = "fttui.engine.followers.trackers"
@@ -203,9 +204,7 @@ def test_nothing_is_missing_and_nothing_is_there_twice(tracker: str, tmp_path: P
 def server(tmp_path: Path) -> Iterator[str]:
     """The address of an MLflow server on this machine."""
     pytest.importorskip("mlflow.server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     store = ["--backend-store-uri", f"sqlite:///{tmp_path}/server.db"]
     command = [sys.executable, "-m", "mlflow", "server", *store, "--host", "127.0.0.1"]
     with open(tmp_path / "server.log", "wb") as log:

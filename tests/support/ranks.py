@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable
 from multiprocessing import get_context
 from typing import Any
+
+from .ports import free_port
 
 _PATIENCE_S = 60.0
 """For the other ranks to come up."""
@@ -16,7 +17,7 @@ _context.set_forkserver_preload(["tests.support.training"])
 
 def in_ranks(world_size: int, target: Callable[..., None], *args: Any) -> list[int]:
     """Run a function of the place and the arguments in that many ranks; their exit codes."""
-    port = _free_port()
+    port = free_port()
     ranks = [
         _context.Process(target=_as_rank, args=(rank, world_size, port, target, args))
         for rank in range(world_size)
@@ -44,9 +45,3 @@ def _as_rank(
         )
     target(take_place(_PATIENCE_S), *args)
     leave_place()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 
+from .ports import free_port
 from .waiting import until
 
 SSHD = shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin:/usr/local/sbin")
@@ -39,7 +40,7 @@ class SshServer:
         assert SSHD is not None, NO_SSHD
         self.folder = folder
         folder.mkdir(mode=0o700, exist_ok=True)
-        self.port = _free_port()
+        self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         for name in ("host", "user", "stranger"):
             make_key(folder / name)
@@ -142,12 +143,6 @@ def make_key(path: Path) -> None:
     """A throw-away key pair without a passphrase."""
     command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(path)]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _listens(port: int) -> bool:

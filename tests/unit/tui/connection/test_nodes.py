@@ -10,12 +10,7 @@ from fttui.engine.errors import ConfigError
 from fttui.tui.cli.cluster.place import require_launch
 from fttui.tui.connection.engine_process import _launcher
 from fttui.tui.connection.nodes import NodeLaunch, node_launch
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+from tests.support.ports import free_port
 
 
 def test_without_the_options_there_is_one_node() -> None:
@@ -52,7 +47,7 @@ def test_node_0_needs_a_free_port_of_its_own() -> None:
 
 
 def test_torchrun_meets_at_node_0_through_the_interface_that_leads_there() -> None:
-    port = _free_port()
+    port = free_port()
     launch = node_launch(2, 1, f"127.0.0.1:{port}")
     assert launch == NodeLaunch(1, 2, "127.0.0.1", port, "lo")
     assert not launch.leads
