@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -31,13 +32,16 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.update(FIXED)
     for name in FREE:
         os.environ.pop(name, None)
+    # Tests start hundreds of processes; without bytecode on disk each would compile fttui anew.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     time.tzset()
     # A busy machine is no failure.
     # A failure of `make test` has to be repeatable, so its examples are always the same ones;
-    # `make test-long` draws others each time (--hypothesis-profile random).
+    # `make test-long` draws others each time, and more (--hypothesis-profile random).
     random = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
     settings.register_profile("random", random)
-    settings.register_profile("fixed", random, derandomize=True)
+    settings.register_profile("fixed", random, derandomize=True, max_examples=40)
     settings.load_profile("fixed")
     # Socket paths must stay short, and no test may meet the user's own runs.
     folder = Path(tempfile.mkdtemp(prefix="ft-", dir="/tmp"))

@@ -170,21 +170,38 @@ def _rank_pid(run: str, rank: int) -> int:
     raise LookupError(f"rank {rank} of {run} is not running")
 
 
-# `make test` resumes two ranks in test_exact_paths, and by the command one rank in the test above.
-@pytest.mark.parametrize("resumed", in_part([False, True], [False]), ids=["lost", "resumed"])
+# `make test` starts ranks again in F23B, resumes two in test_exact_paths, and by the command one
+# rank in the test above.
+@pytest.mark.parametrize(
+    ("restarts", "resumed"),
+    in_part([(0, False), (1, False), (1, True)], [(0, False)]),
+    ids=["lost", "started again", "resumed"],
+)
 def test_two_ranks_act_as_one_and_a_lost_one_is_named_and_started_again(
-    tmp_path: Path, resumed: bool
+    tmp_path: Path, restarts: int, resumed: bool
 ) -> None:
     runs = tmp_path / "runs"
-    sets = _config(
-        tmp_path, train__steps=100_000, train__batch=2, train__devices=2, train__restarts=1
-    )
+    shape = {"train__steps": 100_000, "train__batch": 2, "train__devices": 2}
+    sets = _config(tmp_path, **shape, train__restarts=restarts)
     process = start("run", *sets, "--headless", runs=runs)
     until(lambda: _is_running(runs, 5), PATIENCE_S)
     run = only_run(runs)
     _steer(run, runs)
     assert {e["world_size"] for e in events(run, runs) if e["type"] == "RunStarted"} == {2}
+    if restarts:
+        os.kill(_rank_pid(run, 1), signal.SIGKILL)
+        _went_on(run, runs)
     os.kill(_rank_pid(run, 1), signal.SIGKILL)
+    output, _ = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 11, output
+    assert "rank 1" in output
+    assert "--resume" in output
+    if resumed:
+        _resume_and_stop(run, runs)
+
+
+def _went_on(run: str, runs: Path) -> None:
+    """The ranks were started again, with the settings of the run, and the journal goes on."""
     until(lambda: _newest(run, runs) == (2, "paused"), PATIENCE_S)
     _ctl(run, runs, "run", "2")
     until(lambda: _trained(run, runs) == 2 and _newest(run, runs) == (2, "paused"), PATIENCE_S)
@@ -193,13 +210,6 @@ def test_two_ranks_act_as_one_and_a_lost_one_is_named_and_started_again(
     assert (_steps(found)[-1]["lr_scale"], _steps(found)[-1]["clip"]) == (0.5, 0.25)
     assert [e["incarnation"] for e in found if e["type"] == "RunStarted"][-1] == 2
     assert any("rank 1" in e.get("text", "") and "restart 1 of 1" in e["text"] for e in found)
-    os.kill(_rank_pid(run, 1), signal.SIGKILL)
-    output, _ = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 11, output
-    assert "rank 1" in output
-    assert "--resume" in output
-    if resumed:
-        _resume_and_stop(run, runs)
 
 
 def _resume_and_stop(run: str, runs: Path) -> None:

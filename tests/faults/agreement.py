@@ -17,7 +17,8 @@ from .book import Box, Figures, fault, spread
 from .invariants import check_run, require
 from .stage import Ranks, read_journal
 
-PHASES = ("loading", "accumulation", "eval", "save", "paused")
+PHASES = ("loading", "save", "paused", "accumulation", "eval")
+"""Of a stop; the short form has the first three, the most different."""
 
 
 @fault(
@@ -29,7 +30,7 @@ PHASES = ("loading", "accumulation", "eval", "save", "paused")
 def stop_all_ranks(box: Box) -> Figures:
     seconds: list[float] = []
     divergent: list[str] = []
-    trials = box.count(5, 100)
+    trials = box.count(3, 100)
     box.stage.reference()
     for trial in range(trials):
         phase = PHASES[trial % len(PHASES)]

@@ -14,6 +14,6 @@ from .book import Box, Figures, fault
 def short_soak(box: Box) -> Figures:
     from .soak import Options, soak  # deferred: it is also a program of its own
 
-    options = Options(seconds=box.count(6, 1800), per_minute=20, rng=box.rng)
+    options = Options(seconds=box.count(4, 1800), per_minute=20, rng=box.rng)
     _, figures = soak(box.folder, box, options)
     return Figures(figures, ok=True)

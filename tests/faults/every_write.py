@@ -185,8 +185,8 @@ def _try_each(
     try_once: Callable[[Path, int, int, Happening, Recording], str],
     what: str,
 ) -> Figures:
-    """Try what may happen at each operation (half, index); in the short form 15, by the seed."""
-    chosen = every if box.long else sorted(box.rng.sample(every, 15), key=str)
+    """Try what may happen at each operation (half, index); in the short form 8, by the seed."""
+    chosen = every if box.long else sorted(box.rng.sample(every, 8), key=str)
     outcomes: Counter[str] = Counter()
     broken: list[str] = []
     for number, (half, index, kind) in enumerate(chosen):

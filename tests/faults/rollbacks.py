@@ -58,7 +58,7 @@ def _require_refusal(ranks: Ranks, id_: str, name: str, rank: int) -> None:
     "transformers: only by restarting the process; losses equal to 6 printed digits",
 )
 def roll_back(box: Box) -> Figures:
-    again = box.count(12, 50)
+    again = box.count(8, 50)
     run = box.stage.new_run()
     with box.stage.start(run) as ranks:
         ranks.until_step(again + 4)

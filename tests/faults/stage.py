@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -28,16 +27,16 @@ from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.journal import FrameReader, FrameWriter
 from fttui.engine.run.processes.marks import Endpoint, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory, create_run
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 PATIENCE_S = 90.0
 PRELOAD = (
     "tests.conftest",
     "fttui.engine.__main__",
-    "fttui.engine.train.session",
+    "tests.support.training",
     "fttui.engine.train.distributed.place",
     "transformers.models.llama.modeling_llama",
-    "tests.support.training",
     "tests.faults",
 )
 SETTINGS: dict[str, object] = {
@@ -291,12 +290,6 @@ def _write_template(folder: Path) -> None:
     write_config(folder)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _environments(ranks: int, attempt: tuple[int, int]) -> list[dict[str, str]]:
     """What torchrun tells each rank; nothing for an engine of one rank."""
     if ranks == 1:
@@ -305,7 +298,7 @@ def _environments(ranks: int, attempt: tuple[int, int]) -> list[dict[str, str]]:
         "WORLD_SIZE": ranks,
         "LOCAL_WORLD_SIZE": ranks,
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": _free_port(),
+        "MASTER_PORT": free_port(),
         "TORCHELASTIC_RESTART_COUNT": attempt[0],
         "TORCHELASTIC_MAX_RESTARTS": attempt[1],
     }

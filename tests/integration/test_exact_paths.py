@@ -75,11 +75,12 @@ def _go_on(place: RankPlace, runs: list[RunDirectory]) -> None:
 @pytest.fixture(
     scope="module",
     params=[
-        (1, tuple(KINDS)),
+        (1, ("contrastive",)),
         (2, ("packed",)),
+        pytest.param((1, ("packed", "sft")), marks=pytest.mark.long),
         pytest.param((2, ("contrastive", "sft")), marks=pytest.mark.long),
     ],
-    ids=["1 rank", "2 ranks", "2 ranks, other kinds"],
+    ids=["1 rank", "2 ranks", "1 rank, other kinds", "2 ranks, other kinds"],
 )
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

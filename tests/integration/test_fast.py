@@ -34,13 +34,21 @@ def played(
 @pytest.mark.parametrize(
     ("task", "sets"),
     [
-        ("sft", {"data__max_length": 96, "contrastive__kind": "simctg"}),
-        ("sft", {"data__packing": "true", "data__max_length": 96, "train__batch": 2}),
+        pytest.param(
+            "sft",
+            {"data__max_length": 96, "contrastive__kind": "simctg"},
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            "sft",
+            {"data__packing": "true", "data__max_length": 96, "train__batch": 2},
+            marks=pytest.mark.long,
+        ),
         ("contrastive", {}),
         ("sft", {"train__memory": "lean", "model__quantize": "nf4", "eval__every": 2}),
         ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
-        ("dpo", {"preference__loss": "orpo"}),
-        ("sft", {"train__focal": 2.0}),
+        pytest.param("dpo", {"preference__loss": "orpo"}, marks=pytest.mark.long),
+        pytest.param("sft", {"train__focal": 2.0}, marks=pytest.mark.long),
         pytest.param("kto", {}, marks=pytest.mark.long),
         pytest.param(
             "dpo", {"train__memory": "lean", "model__quantize": "nf4"}, marks=pytest.mark.long

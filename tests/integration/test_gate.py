@@ -54,7 +54,12 @@ NAN, LOUD = math.nan, 300.0
         ),
         pytest.param(LOUD, "sft", {"train__clip": 0, "train__ema": 0.9}, marks=pytest.mark.long),
         pytest.param(LOUD, "sft", {"train__accumulate": 1}, marks=pytest.mark.long),
-        (LOUD, "sft", {"train__accumulate": 1, "checkpoint__every": 1, "eval__every": 2}),
+        pytest.param(
+            LOUD,
+            "sft",
+            {"train__accumulate": 1, "checkpoint__every": 1, "eval__every": 2},
+            marks=pytest.mark.long,
+        ),
         pytest.param(
             LOUD,
             "sft",

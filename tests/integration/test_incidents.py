@@ -33,6 +33,7 @@ from fttui.engine.train.checkpoint.training_state import TrainingState
 from fttui.engine.train.signals import StopSignals
 from fttui.engine.train.trainers.build import build_trainer
 from fttui.engine.train.trainers.pairs import PairTrainer
+from tests.support.matrix import in_part
 from tests.support.training import Played, Script, new_run, play, read_records
 
 
@@ -42,7 +43,7 @@ def test_a_command_sent_while_loading_is_carried_out(tmp_path: Path) -> None:
     assert played.outcome.state is RunState.STOPPED
 
 
-@pytest.mark.parametrize("asked", ["stop", "signal"])
+@pytest.mark.parametrize("asked", in_part(["stop", "signal"], ["signal"]))
 def test_before_the_first_step_there_is_nothing_to_save(tmp_path: Path, asked: str) -> None:
     run = new_run(tmp_path, train__steps=2)
     signals = StopSignals()

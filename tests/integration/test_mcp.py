@@ -33,6 +33,7 @@ class Agent:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 async def test_an_agent_looks_proposes_and_acts_within_its_limits(tmp_path: Path) -> None:
     config, _ = write_config(tmp_path, "sft")
     runs = tmp_path / "runs"

@@ -37,7 +37,7 @@ def full_row(task: str, number: int) -> dict[str, Any]:
         pytest.param("contrastive", SOME | ALONE, marks=pytest.mark.long),
         ("contrastive", WHOLE | AHEAD),
         pytest.param("dpo", WHOLE, marks=pytest.mark.long),
-        ("dpo", WHOLE | TOKENS),
+        pytest.param("dpo", WHOLE | TOKENS, marks=pytest.mark.long),
     ],
     ids=["some layers whole", "whole and ahead", "whole dpo", "dpo with new tokens"],
 )

@@ -17,6 +17,7 @@ from fttui.engine.protocol.events import CheckpointSaved, CommandApplied, StepsP
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.files import is_alive
 from fttui.engine.train.monitoring import profiler
+from tests.support.matrix import in_part
 from tests.support.training import Script, new_run, play, write_config
 from tests.support.waiting import until
 
@@ -58,6 +59,8 @@ def test_a_dropped_step_does_not_count(tmp_path: Path) -> None:
     assert played.events(CommandApplied)[0].command == "profile 2"
 
 
+# `make test` has this by the command, below.
+@pytest.mark.long
 def test_a_run_that_is_only_profiled_leaves_nothing_but_its_profile(tmp_path: Path) -> None:
     run = new_run(tmp_path, "sft", checkpoint__every=0, checkpoint__at_start="false")
     played = play(run, profile_steps=2)
@@ -66,7 +69,9 @@ def test_a_run_that_is_only_profiled_leaves_nothing_but_its_profile(tmp_path: Pa
     assert played.events(CheckpointSaved) == []
 
 
-@pytest.mark.parametrize(("mode", "fast"), [("static", True), ("off", False)])
+@pytest.mark.parametrize(
+    ("mode", "fast"), in_part([("static", True), ("off", False)], [("static", True)])
+)
 def test_the_advice_knows_whether_the_run_is_in_fast_mode(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, fast: bool
 ) -> None:

@@ -17,8 +17,8 @@ from tests.support.matrix import in_part
 from tests.support.training import new_run, play
 
 NOT_CAUSAL = "paligemma"
-ONE_OF_A_KIND = ("llava", "mllama", "qwen2_5_vl")
-"""Image tokens among those of the text, cross attention, positions in three dimensions."""
+ONE_OF_A_KIND = ("llava", "qwen2_5_vl")
+"""Image tokens among those of the text, and positions in three dimensions."""
 
 
 @pytest.mark.parametrize(

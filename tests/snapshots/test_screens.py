@@ -173,9 +173,7 @@ ALSO_AS_TEXT = {
 """Scenes whose words are compared in `test_texts`, at 80 × 24, or by tests of the app."""
 
 
-@pytest.mark.parametrize(
-    "scene", in_part(TIGHT, ["live", "prompt", "confirm-stop", "help", "report"])
-)
+@pytest.mark.parametrize("scene", in_part(TIGHT, ["live", "report"]))
 def test_at_80_by_24(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, SMALL)
 
@@ -185,7 +183,7 @@ def test_at_120_by_40(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, MIDDLE)
 
 
-@pytest.mark.parametrize("scene", ["live", "failed"])
+@pytest.mark.parametrize("scene", in_part(["live", "failed"], ["failed"]))
 def test_at_200_by_50(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, LARGE)
 
@@ -213,6 +211,6 @@ def test_the_first_time(snap_compare) -> None:
     assert _show(snap_compare, "live", MIDDLE, Preferences(first_time=True))
 
 
-@pytest.mark.parametrize("size", [(59, 24), (80, 15)])
+@pytest.mark.parametrize("size", [(59, 24), pytest.param((80, 15), marks=pytest.mark.long)])
 def test_too_small(snap_compare, size) -> None:
     assert _show(snap_compare, "live", size)

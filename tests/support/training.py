@@ -28,7 +28,7 @@ from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.engine.train.distributed.place import RankPlace
 from fttui.engine.train.journal_writer import JournalWriter
-from fttui.engine.train.session import train
+from fttui.engine.train.patches import compile_deferred
 from fttui.engine.train.session_start import SessionStart
 from fttui.engine.train.signals import StopSignals
 from fttui.tui.cli.preflight.start_adapter import with_start_adapter
@@ -38,6 +38,9 @@ from .played import Script as Script
 from .played import ScriptedEventLog as ScriptedEventLog
 from .played import read_records as read_records
 from .tiny import tiny_llama
+
+with compile_deferred():  # as the engine does
+    from fttui.engine.train.session import train
 
 # Every training run collects garbage; the training stack itself, a million objects, is none.
 gc.freeze()

@@ -23,7 +23,7 @@ from tests.support.foreign import (
 from tests.support.matrix import in_part
 from tests.support.training import Script
 
-REPRESENTATIVE = ["SFT", "DPO"]
+REPRESENTATIVE = ["DPO"]
 """The plain Trainer rolls back in the test of a resumed script."""
 BACK_AND_FORTH = {4: ["checkpoint"], 5: ["rollback 4"], 11: ["rollback 4"], 13: ["rollback 0"]}
 """Rollbacks within an epoch, across one, and to the start."""

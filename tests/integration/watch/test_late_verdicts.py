@@ -27,6 +27,7 @@ from fttui.engine.train.loop.step_conclusion import StepConclusion
 from fttui.engine.train.loop.update_gate import FinalGate
 from fttui.engine.watch.huggingface import session
 from tests.support.foreign import Trained, plain, play_watched, train_alone
+from tests.support.matrix import in_part
 from tests.support.odd_steps import told
 from tests.support.training import Script
 
@@ -94,8 +95,12 @@ def test_rollbacks_are_exact_and_no_verdict_is_waited_for(
     assert ended.state is RunState.FINISHED
 
 
-@pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
-@pytest.mark.parametrize("accumulate", [1, 2])
+POLICIES = [(policy, count) for policy in ("skip", "halt", "rollback") for count in (1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "accumulate"), in_part(POLICIES, [("skip", 1), ("rollback", 2)])
+)
 def test_an_update_that_is_not_finite_has_the_same_effect_as_with_a_verdict_at_once(
     tmp_path: Path, monkeypatch: Patch, policy: str, accumulate: int
 ) -> None:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.config.memory.estimate import GIB, Architecture, estimate_memory
@@ -66,7 +66,6 @@ def applied(config: RunConfig, text: str) -> RunConfig:
     return msgspec.convert(tree, RunConfig)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SHAPES), configs(), st.floats(1.5, 24))
 def test_what_is_advised_fits_when_it_is_done(
     arch: Architecture, config: RunConfig, free_gib: float
@@ -90,7 +89,6 @@ def test_what_is_advised_fits_when_it_is_done(
         )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SHAPES), configs(), st.floats(1.5, 80))
 def test_what_the_planner_decides_fits_or_is_what_was_asked_for(
     arch: Architecture, config: RunConfig, free_gib: float

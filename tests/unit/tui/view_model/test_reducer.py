@@ -31,7 +31,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.tui.plot.frame import MARK_SHAPE
 from fttui.tui.view_model.branches import live_ends, smoothed, stretches
 from fttui.tui.view_model.interventions import Phase
-from fttui.tui.view_model.reducer import LIST_LIMIT, LOG_LIMIT, apply, apply_many
+from fttui.tui.view_model.reducer import LOG_LIMIT, apply, apply_many
 from fttui.tui.view_model.run_view import RunView
 from tests.support.session_double import Script, eventful, failed, live_spike, loading, spike
 
@@ -285,10 +285,13 @@ def test_the_same_state_twice_is_harmless() -> None:
 def test_a_view_does_not_grow_with_the_length_of_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Curves merge their older points, and of everything else the newest are kept."""
     monkeypatch.setattr("fttui.tui.view_model.series.CAPACITY", 256)
+    monkeypatch.setattr("fttui.tui.view_model.reducer.LIST_LIMIT", 200)
+    monkeypatch.setattr("fttui.tui.view_model.reducer.LOG_LIMIT", 400)
+    monkeypatch.setattr("fttui.tui.view_model.interventions.LIMIT", 200)
     script = Script().start().run()
     view, sizes, seen = RunView(), [], 0
     for _ in range(5):
-        for _ in range(LIST_LIMIT):
+        for _ in range(200):
             script.train(1).command("lr scale 1", "1", "1").add(spike(script))
             script.add(NoteAdded(text="n")).add(LogEmitted(level="info", text="l"))
             script.add(SampleGenerated(prompt="p", text="t"))
@@ -298,7 +301,7 @@ def test_a_view_does_not_grow_with_the_length_of_its_run(monkeypatch: pytest.Mon
         lists = [len(view.log), len(view.marks), len(view.anomalies), len(view.samples)]
         sizes.append([sum(curves), *lists, len(view.interventions)])
     assert sizes[-1] == sizes[-2] == sizes[-3]
-    assert max(sizes[-1][1:]) <= LOG_LIMIT
+    assert max(sizes[-1][1:]) <= 400
 
 
 @pytest.mark.parametrize("severity", ["alarm", "watch", "info"])

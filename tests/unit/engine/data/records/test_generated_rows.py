@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.data.records.formats import (
@@ -160,7 +160,6 @@ def pairs(draw: st.DrawFn) -> Case:
 CASES = conversations() | instructions() | texts() | preferences() | ratings() | pairs()
 
 
-@settings(deadline=None, max_examples=100)
 @given(CASES, NAMES, st.lists(st.booleans(), min_size=8, max_size=8))
 def test_renamed_columns_make_the_record_of_the_canonical_ones(
     case: Case, names: list[str], renamed: list[bool]
@@ -230,7 +229,6 @@ def mixtures(draw: st.DrawFn, task: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ["sft", "dpo", "kto", "contrastive"])
-@settings(deadline=None, max_examples=75)
 @given(data=st.data(), format=st.sampled_from(["auto", "auto", "messages"]))
 def test_no_column_is_left_out_in_silence(task: str, data: st.DataObject, format: str) -> None:
     row = data.draw(mixtures(task))

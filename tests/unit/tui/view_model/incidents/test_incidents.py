@@ -6,7 +6,7 @@ import math
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.protocol.commands import COMMANDS, Recover, ScaleLr
@@ -252,7 +252,6 @@ def played(happened: list[tuple[object, ...]]) -> Script:
     return script
 
 
-@settings(max_examples=60, deadline=None)
 @given(EVENTS)
 def test_one_incident_is_current_and_its_gravest_advice_wins(
     happened: list[tuple[object, ...]],
