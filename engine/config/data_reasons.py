@@ -160,6 +160,12 @@ SAME_TARGETS = Reason(
     "check which column holds the answer",
     limit=0.0,
 )
+WEIGHTED = Reason(
+    "weighted",
+    "records",
+    "have a weight, which is a factor on the loss of the record or of a turn",
+    "set data.columns: {weight: null} if the column is no factor on the loss",
+)
 MIXED_MARGINS = Reason(
     "mixed-margins",
     "records",
@@ -447,6 +453,7 @@ REASONS: tuple[Reason, ...] = (
     NO_CANDIDATE,
     SAME_TARGETS,
     MIXED_MARGINS,
+    WEIGHTED,
     BEYOND_POSITIONS,
     ROLE_NOT_FOUND,
     NO_OFFSETS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .schema import RunConfig
 
+WEIGHTED_TOKENS = "records or turns have weights, which the next-token loss of the graphs ignores"
 MIXTURE_OF_EXPERTS = "the model is a mixture of experts, whose routing depends on the data"
 
 

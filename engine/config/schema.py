@@ -311,6 +311,13 @@ class RunConfig(Section, frozen=True, kw_only=True):
         return self.task == "kto" or self.preference.traits.reference
 
     @property
+    def learns_next_token(self) -> bool:
+        """Whether the next-token loss of all texts is the loss or a part of it."""
+        if self.task == "contrastive":
+            return self.contrastive.ce_weight > 0
+        return self.task == "sft"
+
+    @property
     def copies_reference(self) -> bool:
         """Whether the reference is a copy of the trained weights, which needs memory."""
         return self.has_reference and self.adapter.needs_copy_as_reference

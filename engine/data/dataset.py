@@ -25,7 +25,7 @@ from .screening.input_limits import require_pad_row
 from .screening.trainable import require_trainable
 from .streams import first_streamed, streaming_facts
 from .tokenized import DataTokenizer, TokenizedData, sample_of, tokenize_data
-from .tokens.examples import Example, PackedExample, PairExample, TextExample
+from .tokens.examples import Example, PackedExample, PairExample, TextExample, has_weight
 from .tokens.packing import pack_examples
 from .tokens.sample import MOST_RECORDS
 from .tokens.scores import score_facts
@@ -51,6 +51,11 @@ class ExampleSets:
     """How several sources make up an epoch; None for a single source."""
     streamed: bool = False
     """Whether the training data are read during training; `train` is empty then."""
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the loss of a training record, or of a part of it, has another weight than 1."""
+        return any(map(has_weight, self.train))
 
     @property
     def per_epoch(self) -> int | None:

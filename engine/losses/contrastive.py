@@ -35,6 +35,19 @@ class ContrastiveResult:
     `FIGURES`: cosine to the positive; mean cosine to the negatives (0 without any); 1 if the
     positive is strictly the nearest; share of excluded candidates; remaining candidates, the
     positive included."""
+    losses: Tensor | None = None
+    """Loss of each anchor, [N], whose sum is `loss_sum`; None in a sum of several results."""
+
+    def weighted(self, weights: Tensor | None) -> ContrastiveResult:
+        """Return the result with the loss of each anchor times its weight [N]; None is 1.
+
+        The measurements are not weighted. The loss of a step is then the sum divided by the sum of
+        the weights.
+        """
+        if weights is None or self.losses is None:
+            return self
+        losses = self.losses * weights.to(self.losses.dtype)
+        return ContrastiveResult(losses.sum(), self.count, self.sums, losses)
 
     def loss_alone(self) -> ContrastiveResult:
         """Return the loss with no anchors and zero measurements, to add to another result."""
@@ -170,7 +183,7 @@ def _contrast(
             shut = _excluded(symmetric.mask, back, symmetric.own, margin)
             loss = (loss + score(back, symmetric.own, shut, temperature)) / 2
     return ContrastiveResult(
-        loss.sum(), len(cosines), _figures(cosines.detach(), positive, excluded)
+        loss.sum(), len(cosines), _figures(cosines.detach(), positive, excluded), loss
     )
 
 

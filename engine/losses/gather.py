@@ -25,6 +25,16 @@ def gather_counts(counts: Sequence[int]) -> list[list[int]]:
     return [[int(count) for count in row] for row in torch.stack(every).tolist()]
 
 
+def sums_over_ranks(values: Sequence[float]) -> list[float]:
+    """Return the sums of values over the ranks in fp64; a collective on the hosts (gloo)."""
+    if world_size() == 1:
+        return [float(one) for one in values]
+    own = torch.tensor(values, dtype=torch.float64)
+    every = [torch.zeros_like(own) for _ in range(world_size())]
+    dist.all_gather(every, own, group=_hosts(dist.group.WORLD))
+    return [float(one) for one in torch.stack(every).sum(dim=0)]
+
+
 @functools.lru_cache(maxsize=1)
 def _hosts(world: dist.ProcessGroup) -> dist.ProcessGroup:
     """Return a gloo group of all ranks: `world` itself, or one that all ranks create together."""

@@ -253,7 +253,14 @@ def build_hf_trainer(setup: Setup, start: SessionStart, event_log: EventLog) -> 
         event_log.position,
         event_log.log,
         start.lr_range.factor if start.lr_range else None,
+        weighted=may_have_weights(setup),
     )
+
+
+def may_have_weights(setup: Setup) -> bool:
+    """Return whether records have weights; of streamed ones that is not known beforehand."""
+    streamed = setup.config.data.streaming and not setup.config.learns_next_token
+    return setup.examples.weighted or streamed
 
 
 def build_ema(setup: Setup) -> WeightsEma | None:

@@ -249,7 +249,7 @@ def _check_accept(config: RunConfig) -> Iterator[Problem]:
 FIELDS = (
     *("messages", "prompt", "completion", "text", "chosen", "rejected", "anchor", "positive"),
     *("negatives", "label", "score", "tools", "instruction", "input", "output", "id"),
-    *("system", "history", "reasoning"),
+    *("system", "history", "reasoning", "weight"),
 )
 """Fields that `data.columns` maps to columns."""
 

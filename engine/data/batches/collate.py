@@ -19,6 +19,7 @@ from ..tokens.examples import (
     TextExample,
 )
 
+_Weighted = PairExample | PreferenceExample | RatedExample
 NO_LABEL = -1
 """Value of `label` for a pair without a label."""
 
@@ -26,11 +27,13 @@ NO_LABEL = -1
 def collate_text(examples: Sequence[TextExample], pad_id: int) -> dict[str, Any]:
     """Batch sequences: `input_ids`, `attention_mask`, `labels` [B, T] and the list `ids`.
 
-    Labels are not shifted, as in transformers.
+    Labels are not shifted, as in transformers. If a token has another weight than 1, there is also
+    `weights` [B, T] fp32, 0 in the padding.
     """
     batch = _padded([example.input_ids for example in examples], pad_id)
     labels = _padded([example.labels for example in examples], IGNORED)["input_ids"]
-    return {**batch, "labels": labels, "ids": [example.id for example in examples]}
+    ids = [example.id for example in examples]
+    return {**batch, "labels": labels, "ids": ids, **_token_weights([[e] for e in examples])}
 
 
 def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def collate_packed(rows: Sequence[PackedExample], pad_id: int) -> dict[str, Any]
         "token_count": sum(row.length for row in rows),
         "document_count": sum(len(row.documents) for row in rows),
         "ids": [row.id for row in rows],
+        **_token_weights([row.documents for row in rows]),
     }
 
 
@@ -74,6 +78,7 @@ def collate_preferences(examples: Sequence[PreferenceExample], pad_id: int) -> d
         "pair_count": len(examples),
         "ids": ids,
         **({"margin": torch.tensor(margins, dtype=torch.float32)} if given else {}),
+        **_record_weights(examples),
     }
 
 
@@ -88,7 +93,8 @@ def collate_rated(examples: Sequence[RatedExample], pad_id: int) -> dict[str, An
     del mismatched["ids"]
     desirable = torch.tensor([one.desirable for one in examples])
     batch = collate_text([one.text for one in examples], pad_id)
-    return {**batch, "desirable": desirable, "mismatched": mismatched}
+    weights = _record_weights(examples)
+    return {**batch, "desirable": desirable, "mismatched": mismatched, **weights}
 
 
 def collate_pairs(
@@ -131,7 +137,26 @@ def collate_pairs(
         "label": torch.tensor(label, dtype=torch.long),
         "ids": [example.id for example in examples],
         **({"score": torch.tensor(scores, dtype=torch.float32)} if scores else {}),
+        **_record_weights(examples),
     }
+
+
+def _token_weights(rows: Sequence[Sequence[TextExample]]) -> dict[str, Tensor]:
+    """Return `weights` [B, T] of rows of texts; nothing if all weights are 1."""
+    if all(one.weights is None for row in rows for one in row):
+        return {}
+    found = torch.zeros(len(rows), max(sum(one.length for one in row) for row in rows))
+    for number, row in enumerate(rows):
+        values = [w for one in row for w in one.weights or (1.0,) * one.length]
+        found[number, : len(values)] = torch.tensor(values)
+    return {"weights": found}
+
+
+def _record_weights(examples: Sequence[_Weighted]) -> dict[str, Tensor]:
+    """Return `record_weights` [B] fp32; nothing if all weights are 1."""
+    if all(one.weight == 1 for one in examples):
+        return {}
+    return {"record_weights": torch.tensor([one.weight for one in examples], dtype=torch.float32)}
 
 
 def _instruction_tokens(examples: Sequence[PairExample], hard_negatives: int) -> list[int]:

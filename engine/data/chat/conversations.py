@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ...config.data_reasons import (
     CALLS_LEFT_OUT,
@@ -19,9 +19,10 @@ from ...config.data_reasons import (
     UNLEARNED_TURNS,
 )
 from ..findings import Findings
+from ..records.messages import TURN_WEIGHT
 from .messages import Message, Turns, without_reasoning
 from .targets import ChatTargets, TargetFinder
-from .template import ChatTemplate, Span, TemplateTokenizer, Tools
+from .template import ChatTemplate, TemplateTokenizer, Tools
 
 ASSISTANT = "assistant"
 
@@ -44,6 +45,14 @@ class Conversation:
     first: int
     """Number of the first turn that may be learned; earlier turns are prompt."""
     place: str
+
+
+class WeightedSpan(NamedTuple):
+    """Characters that are learned, and the factor on their loss."""
+
+    start: int
+    end: int
+    weight: float = 1.0
 
 
 class ConversationReader:
@@ -81,8 +90,8 @@ class ConversationReader:
             return ""
         return self._template.render(turns, conversation.tools, conversation.place).text
 
-    def read(self, conversation: Conversation) -> tuple[str, tuple[Span, ...]]:
-        """Return a conversation as text, and the spans of its targets in order.
+    def read(self, conversation: Conversation) -> tuple[str, tuple[WeightedSpan, ...]]:
+        """Return a conversation as text, and its targets in order.
 
         What is left out, masked or not learned is noted in the findings. Without turns the text is
         empty and there are no spans.
@@ -99,7 +108,12 @@ class ConversationReader:
         self._note(turns, found, wanted, place)
         if self._template.ignores_tools(turns, conversation.tools, rendered):
             self._findings.note(TOOLS_LEFT_OUT, place)
-        return rendered.text, tuple(sorted(span for target in found.turns for span in target.spans))
+        spans = [
+            WeightedSpan(*span, turns[target.turn].get(TURN_WEIGHT, 1.0))
+            for target in found.turns
+            for span in target.spans
+        ]
+        return rendered.text, tuple(sorted(spans))
 
     def _turns(self, conversation: Conversation) -> Turns:
         drop = self._options.reasoning == "drop"

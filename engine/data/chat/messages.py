@@ -58,7 +58,7 @@ class MessageForm:
         return [self._message(turn) for turn in turns]
 
     def _message(self, turn: Message) -> dict[str, Any]:
-        made = {key: value for key, value in turn.items() if key != "learned"}
+        made = {key: value for key, value in turn.items() if key not in ("learned", "loss_weight")}
         made["content"] = self._content(made.get("content"))
         if calls := made.get("tool_calls"):
             made["tool_calls"] = [self._call(call) for call in calls]

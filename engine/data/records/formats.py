@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from typing import Any
 
@@ -31,6 +31,9 @@ Message = Mapping[str, Any]
 
 MARGIN = "preference_margin"
 """Key of a pair's margin in the values of a row, for tasks that use it."""
+
+WEIGHT = "weight"
+"""Column with the factor on the loss of a record."""
 
 ANCHORS = ("anchor", "query", "question", "sentence1", "sentence_1", "text1")
 POSITIVES = (
@@ -49,6 +52,8 @@ class MessagesRecord:
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
     """Tools that the assistant may call, as JSON schemas."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -62,6 +67,8 @@ class CompletionRecord:
     completion: str | tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
     """Tools that the assistant may call, as JSON schemas."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -72,6 +79,8 @@ class TextRecord:
 
     id: str
     text: str
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -87,6 +96,8 @@ class PairRecord:
     label: int | None = None
     score: float | None = field(default=None, kw_only=True)
     """How similar the texts of the pair are; None if the data have no score."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -100,6 +111,8 @@ class PreferenceRecord:
     rejected: CompletionRecord
     margin: float | None = field(default=None, kw_only=True)
     """By how much the chosen completion is better; None if the data do not say it."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -111,6 +124,8 @@ class RatedRecord:
     id: str
     text: CompletionRecord
     desirable: bool
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -183,6 +198,12 @@ def to_record(
     """
     row = _Row(values, place, rules or MessageRules())
     identity = identity if values.get("id") in (None, "") else str(values["id"])
+    found, weight = _record(row, form, identity), row.weight()
+    return found if weight == 1 else replace(found, weight=weight)
+
+
+def _record(row: _Row, form: Format, identity: str) -> Record:
+    place = row.place
     if form == "messages":
         return MessagesRecord(identity, row.conversation(), tools=row.tools(), place=place)
     if form == "text":
@@ -302,6 +323,24 @@ class _Row:
             expected = "a number with a decimal point, such as 0.5"
             raise DataError(self._wrong(name, value, expected)) from None
         return None
+
+    def weight(self) -> float:
+        """Return the factor on the loss of the row from its column `weight`; 1 without a value.
+
+        Raises:
+            DataError: The value is no number, negative or not finite.
+        """
+        value = self.values.get(WEIGHT)
+        if value is None or value == "":
+            return 1.0
+        found = None if isinstance(value, bool) else number_of(value)
+        if found is None or found < 0:
+            expected = (
+                "a finite number of 0 or more, which is a factor on the loss of the record; or set "
+                f"data.columns: {{{WEIGHT}: null}} if it is none"
+            )
+            raise DataError(self._wrong(WEIGHT, value, expected))
+        return found
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text."""

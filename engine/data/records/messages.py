@@ -11,6 +11,7 @@ from typing import Any
 from ...config.data_reasons import PADDING_NULLS
 from ...errors import DataError
 from ..findings import Findings
+from .labels import number_of
 from .tool_calls import nulls_in, parse_calls, parse_tools, without_nulls
 
 ROLE_KEYS = ("role", "from", "speaker", "author")
@@ -18,6 +19,8 @@ CONTENT_KEYS = ("content", "value", "text", "message")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
 WEIGHT_KEYS = ("weight", "loss", "train", "training", "train_on_turn", "loss_mask")
 """Keys of a message that exclude it from the loss with 0 or false."""
+TURN_WEIGHT = "loss_weight"
+"""Key of a message that was read with the factor on its loss; 1 without it."""
 MASK_KEYS = ("mask", "masked", "ignore", "train_detail", "training_detail")
 """Keys with which other tools mask a message or a part of it; their meanings differ."""
 ASKING = ("human", "user", "input", "question", "prompt", "instruction", "query")
@@ -58,6 +61,8 @@ class MessageRules:
     """Roles by their names in the data (`data.roles`)."""
     known: frozenset[str] = frozenset()
     """Further roles of the chat template, such as the one whose turns are learned."""
+    weighted: bool = False
+    """Whether turns may have other weights than 0 and 1, as in task sft."""
     reasoning: bool = False
     """Whether `data.columns` maps a column to the field `reasoning`, which precedes an answer."""
     findings: Findings = field(default_factory=Findings)
@@ -309,20 +314,26 @@ class _Messages:
     def _move_weight(self, message: dict[str, Any], keys: dict[str, Any]) -> None:
         """Take the weight of a message out of its unread `keys`; one of 0 is not learned.
 
-        Only turns of the assistant are marked, because no other turn is learned anyway.
+        Only turns of the assistant are marked so, because other turns are learned only on request.
 
         Raises:
-            DataError: the weight is not 0 or 1, or the turn has another tool's mask.
+            DataError: the weight is no factor on a loss, or another one than 0 and 1 in a task that
+                has none for turns, or the turn has another tool's mask.
         """
         for key in MASK_KEYS:
             if keys.get(key) and message["role"] == "assistant":
                 raise self.wrong(keys[key], f"no {key}; write weight: 0 for a turn to mask")
         for key in WEIGHT_KEYS:
             weight = keys.pop(key, None)
-            if weight is not None and weight not in (0, 1):
-                raise self.wrong(weight, f"a {key} of 0 or 1 for a message")
-            if weight is not None and not weight and message["role"] == "assistant":
-                message["learned"] = False
+            if weight is None or weight in (0, 1):
+                if weight is not None and not weight and message["role"] == "assistant":
+                    message["learned"] = False
+                continue
+            factor = None if key != WEIGHT_KEYS[0] else number_of(weight)
+            if factor is None or factor < 0 or not self.rules.weighted:
+                above = ", or a factor on its loss above 0" if self.rules.weighted else ""
+                raise self.wrong(weight, f"a {key} of 0 or 1 for a message{above}")
+            message[TURN_WEIGHT] = factor
 
     def _refuse_media_in(self, keys: Mapping[str, Any], what: str) -> None:
         if any(value and is_media(key) for key, value in keys.items()):

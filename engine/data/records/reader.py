@@ -337,7 +337,13 @@ class RecordReader:
 def _rules(config: RunConfig, findings: Findings) -> MessageRules:
     known = frozenset({config.data.train_on} - {"all", "last"})
     reasoning = config.data.columns.get(REASONING) is not None
-    return MessageRules(config.data.roles, known, reasoning, findings)
+    return MessageRules(
+        config.data.roles,
+        known,
+        weighted=config.task == "sft",
+        reasoning=reasoning,
+        findings=findings,
+    )
 
 
 def _sample_of(

@@ -27,6 +27,7 @@ from ..tokens.examples import (
     RatedExample,
     TextExample,
     example_place,
+    has_weight,
 )
 from ..tokens.scores import require_different_scores, require_scores
 from .candidates import anchors_without_negatives
@@ -73,9 +74,33 @@ def require_usable(config: RunConfig, examples: Sequence[Example], limits: Model
         DataError: The cause with its figures, and the step that helps.
     """
     require_rows(examples, limits)
+    _require_weights(config, examples)
     if config.task == "contrastive":
         _require_own_candidates(config, examples)
         require_scores(config.contrastive, examples)
+
+
+def _require_weights(config: RunConfig, examples: Sequence[Example]) -> None:
+    """Raise if a record has a weight that the loss has no place for.
+
+    Raises:
+        DataError: The first such record, and why.
+    """
+    kind = config.contrastive.kind
+    if config.task == "contrastive" and kind == "cosent":
+        why = "the CoSENT loss compares all pairs with each other; set contrastive.kind: cosine"
+    elif config.task == "sft" and kind == "simctg":
+        why = "SimCTG compares tokens with each other; set contrastive.kind: off"
+    elif config.data.streaming and config.learns_next_token:
+        why = "the next-token loss of streamed records has none; set data.streaming: false"
+    else:
+        return
+    first = next((one for one in examples if has_weight(one)), None)
+    if first is not None:
+        raise DataError(
+            f"{example_place(first)}: the record, or one of its turns, has a weight, but {why}, or "
+            "remove the weights (a column: data.columns: {weight: null})"
+        )
 
 
 def all_dropped(source: str, findings: Findings, max_length: int) -> str:

@@ -16,6 +16,8 @@ class TextExample:
     input_ids: list[int]
     labels: list[int]
     """One label per token, not shifted; `IGNORED` where no loss is taken."""
+    weights: tuple[float, ...] | None = field(default=None, kw_only=True)
+    """Factor on the loss of each token; None if all are 1."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -41,6 +43,8 @@ class PairExample:
     """How similar anchor and positive are, as the loss uses it; None for losses without scores."""
     passage_prompts: tuple[int, ...] = ()
     """Number of instruction tokens before the positive and before each negative; empty if none."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the pair."""
     place: str = field(default="", kw_only=True, compare=False)
     """Where the record is stored, such as `train.jsonl:7`; empty if built in memory."""
 
@@ -59,6 +63,8 @@ class PreferenceExample:
     rejected: TextExample
     margin: float | None = None
     """By how much the chosen completion is better; None if the data do not say it."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the pair."""
 
     @property
     def place(self) -> str:
@@ -86,6 +92,8 @@ class RatedExample:
     mismatched: TextExample
     """The prompt with another record's completion, from which the KL to the reference is
     estimated."""
+    weight: float = field(default=1.0, kw_only=True)
+    """Factor on the loss of the completion."""
 
     @property
     def place(self) -> str:
@@ -131,6 +139,17 @@ class PackedExample:
 
 
 Example = TextExample | PairExample | PreferenceExample | RatedExample | PackedExample
+
+
+def has_weight(example: Example) -> bool:
+    """Whether the loss of an example, or of a part of it, has another weight than 1."""
+    match example:
+        case TextExample(weights=weights):
+            return weights is not None
+        case PackedExample(documents=documents):
+            return any(map(has_weight, documents))
+        case _:
+            return example.weight != 1
 
 
 def example_place(example: Example) -> str:

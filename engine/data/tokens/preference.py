@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from ...config.data_reasons import CUT, NO_OFFSETS, NO_TARGET, SAME_COMPLETIONS
 from ..findings import Findings
@@ -17,8 +18,14 @@ from .examples import (
 )
 
 PreferenceData = PreferenceRecord | RatedRecord
-Rating = tuple[TextExample, bool]
-"""A completion, and whether it is desirable."""
+
+
+class Rating(NamedTuple):
+    """A rated completion, before its mismatched one is known."""
+
+    text: TextExample
+    desirable: bool
+    weight: float = 1.0
 
 
 def completions_of(record: PreferenceData) -> tuple[CompletionRecord, ...]:
@@ -56,13 +63,19 @@ def assemble(
             unplaced = any(side.unplaced for side in sides)
             findings.note(NO_OFFSETS if unplaced else NO_TARGET, place_of(record))
         elif isinstance(record, RatedRecord):
-            ratings.append((found[0], record.desirable))
+            ratings.append(Rating(found[0], record.desirable, record.weight))
         elif found[0].input_ids == found[1].input_ids:
             findings.note(SAME_COMPLETIONS, place_of(record))
         elif rated:
-            ratings += [(found[0], True), (found[1], False)]
+            ratings += [
+                Rating(found[0], True, record.weight),
+                Rating(found[1], False, record.weight),
+            ]
         else:
-            examples.append(PreferenceExample(record.id, found[0], found[1], record.margin))
+            pair = PreferenceExample(
+                record.id, found[0], found[1], record.margin, weight=record.weight
+            )
+            examples.append(pair)
     return ratings
 
 
@@ -75,10 +88,11 @@ def with_mismatched(ratings: Sequence[Rating], max_length: int) -> Iterator[Rate
         ratings: All rated completions.
         max_length: Largest number of tokens of a mismatched sequence.
     """
-    for index, (text, desirable) in enumerate(ratings):
+    for index, (text, desirable, weight) in enumerate(ratings):
         others = (ratings[(index + step) % len(ratings)][0] for step in range(1, len(ratings)))
         other = next((one for one in others if one.id != text.id), text)
-        yield RatedExample(text.id, text, desirable, _crossed(text, other, max_length))
+        crossed = _crossed(text, other, max_length)
+        yield RatedExample(text.id, text, desirable, crossed, weight=weight)
 
 
 def _crossed(text: TextExample, other: TextExample, max_length: int) -> TextExample:

@@ -14,7 +14,9 @@ from ...config.data_reasons import (
     NO_SCORE,
     NO_TARGET,
     UNUSED_NEGATIVES,
+    WEIGHTED,
 )
+from ...errors import DataError
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
 from ..findings import Findings
 from ..records.formats import (
@@ -27,6 +29,7 @@ from ..records.formats import (
     TextRecord,
     place_of,
 )
+from ..records.messages import TURN_WEIGHT
 from .encoding import (
     Encoded,
     Encoder,
@@ -122,6 +125,8 @@ def tokenize_records(
     ratings: list[Rating] = []
     reading = _Reading.of(tokenizer, options, findings)
     findings.counted("records", len(records))
+    for record in records:
+        note_weight(record, findings)
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
@@ -133,6 +138,23 @@ def tokenize_records(
         progress(min(start + CHUNK, len(records)), len(records))
     examples += with_mismatched(ratings, options.max_length)
     return examples
+
+
+def note_weight(record: Record, findings: Findings) -> None:
+    """Count a record if its loss, or that of one of its turns, has another weight than 1."""
+    turns = [one for one in _turns_of(record) if TURN_WEIGHT in one]
+    given = [record.weight, *(one[TURN_WEIGHT] for one in turns)]
+    other = [one for one in given if one != 1]
+    if other:
+        findings.note(WEIGHTED, place_of(record), f"weight {other[0]:g}")
+
+
+def _turns_of(record: Record) -> Sequence[Mapping[str, Any]]:
+    if isinstance(record, MessagesRecord):
+        return record.messages
+    if isinstance(record, CompletionRecord) and not isinstance(record.completion, str):
+        return record.completion
+    return ()
 
 
 @dataclass(frozen=True)
@@ -202,6 +224,10 @@ class _Passage:
     """Whether the tokenizer adds special tokens and an EOS; a chat template contains them."""
     place: str = ""
     """Where the record is stored; empty if built in memory."""
+    weights: tuple[float, ...] = ()
+    """Factor on the loss of each span; empty if all are 1."""
+    weight: float = 1.0
+    """Factor on the loss of the record."""
 
     def placed(self, place: str) -> PlacedText:
         """Return the text to encode, with the positions at which its targets begin and end."""
@@ -229,19 +255,32 @@ def _passage(record: Record, reading: _Reading) -> _Passage:
         case _:
             raise TypeError(type(record))
     conversation = Conversation(turns, record.tools, first, place_of(record))
+    weights: tuple[float, ...] = ()
     if options.completion_only:
-        text, spans = reading.chat.read(conversation)
+        text, found = reading.chat.read(conversation)
+        spans = tuple((one.start, one.end) for one in found)
+        given = tuple(one.weight for one in found)
+        weights = given if any(one != 1 for one in given) else ()
     else:
+        if any(TURN_WEIGHT in turn for turn in turns):
+            raise DataError(
+                f"{conversation.place}: a turn has a weight, but data.completion_only: false "
+                "learns the conversation as one text; set data.completion_only: true, or remove "
+                "the weights of turns"
+            )
         text = reading.chat.whole(conversation)
         spans = ((0, len(text)),)
     reading.marks.note(text, conversation.place)
     reading.marks.note_inside(turns, conversation.place)
-    return _Passage(record.id, text, spans, special=False)
+    return _Passage(record.id, text, spans, special=False, weights=weights)
 
 
 def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [replace(_passage(record, reading), place=record.place) for record in records]
+    passages = [
+        replace(_passage(record, reading), place=record.place, weight=record.weight)
+        for record in records
+    ]
     found: dict[int, TokenizedText] = {}
     for special in (False, True):
         group = [n for n, passage in enumerate(passages) if passage.special is special]
@@ -298,8 +337,25 @@ def _tokenized(
     # The first token cannot be predicted, because no token precedes it.
     if not passage.text or all(label == IGNORED for label in labels[1:]):
         return TokenizedText(None, closed.cut)
-    example = TextExample(passage.id, closed.ids, labels, place=passage.place)
+    weights = _token_weights(passage, offsets[: closed.kept], len(closed.ids))
+    example = TextExample(passage.id, closed.ids, labels, weights=weights, place=passage.place)
     return TokenizedText(example, closed.cut)
+
+
+def _token_weights(passage: _Passage, offsets: Offsets, count: int) -> tuple[float, ...] | None:
+    """Return the factor on the loss of each of `count` tokens; None if all are 1.
+
+    An EOS behind the text has the weight of the record.
+    """
+    if not passage.weights and passage.weight == 1:
+        return None
+    found = [passage.weight] * count
+    for weight in dict.fromkeys(passage.weights):
+        spans = zip(passage.spans, passage.weights, strict=True)
+        mine = [span for span, own in spans if own == weight]
+        for number, within in enumerate(tokens_within(passage.text, offsets, mine)):
+            found[number] = passage.weight * weight if within else found[number]
+    return tuple(found)
 
 
 def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
@@ -344,6 +400,7 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
             prompts[0],
             score,
             tuple(prompts[1:]) if any(prompts[1:]) else (),
+            weight=pair.weight,
             place=pair.place,
         )
 

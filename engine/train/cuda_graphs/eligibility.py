@@ -9,7 +9,13 @@ from typing import Any
 import torch
 from accelerate.utils import AutocastKwargs
 
-from ...config.fast_mode import MIXTURE_OF_EXPERTS, fast_fact, refusal, why_not_fast
+from ...config.fast_mode import (
+    MIXTURE_OF_EXPERTS,
+    WEIGHTED_TOKENS,
+    fast_fact,
+    refusal,
+    why_not_fast,
+)
 from ...config.memory.architecture import EXPERTS
 from ...config.memory.estimate import sequences_per_micro_batch
 from ...config.schema import RunConfig
@@ -36,7 +42,7 @@ def fast_path(
     """
     mode = config.train.fast
     device = trainer.args.device
-    reason = why_not(config, trainer.model, device)
+    reason = why_not(config, trainer.model, device) or _of_weights(config, trainer)
     if reason is not None:
         if mode == "on":
             raise ConfigError(f"train.fast: {refusal(reason)}")
@@ -97,6 +103,11 @@ def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> 
     None does not promise that they work: a trial decides (see `why_different`).
     """
     return why_not_fast(config, device.type) or _of_model(model, device)
+
+
+def _of_weights(config: RunConfig, trainer: Any) -> str | None:
+    """Return why weights rule out CUDA graphs, in which the next-token loss has none; or None."""
+    return WEIGHTED_TOKENS if trainer.weighted and config.learns_next_token else None
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:

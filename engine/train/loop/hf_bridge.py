@@ -35,6 +35,8 @@ from ...config.schema import RunConfig, TrainConfig
 from ...core.profile import MICRO_BATCH
 from ...core.schedules import Factor
 from ...losses.cross_entropy import IGNORED
+from ...losses.gather import sums_over_ranks
+from ...losses.weights import weight_of_targets
 from ...model.host_embedding import send_to_device
 from ..cuda_graphs.eligibility import fast_path
 from ..cuda_graphs.strategy import GraphStrategy
@@ -62,8 +64,11 @@ class SteppedTrainer(OwnOptimizer):
         recipe: TrainConfig,
         position: Position,
         lr_factor: Factor | None = None,
+        weighted: bool = False,
         **kwargs: Any,
     ) -> None:
+        self.weighted = weighted
+        """Whether records or tokens have weights, so that means are over these."""
         self.recipe = recipe
         self.position = position
         self.lr_factor = lr_factor
@@ -151,10 +156,16 @@ class SteppedTrainer(OwnOptimizer):
         return batches, items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
-        """Return the number of labelled tokens of the step on all ranks; None without labels."""
+        """Return the number of labelled tokens of the step on all ranks; None without labels.
+
+        It is the sum of their weights if there are any.
+        """
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
         if not labels:
             return None
+        if self.weighted:
+            own = sum(weight_of_targets(one) for one in batch_samples)
+            return torch.tensor(sums_over_ranks([own])[0], dtype=torch.float32, device=device)
         if self._loss_shifts_labels:  # type: ignore[attr-defined]  # of the trainer
             labels = [one[..., 1:] for one in labels]
         total = torch.tensor(sum(int(one.ne(IGNORED).sum()) for one in labels))

@@ -28,6 +28,7 @@ from ...losses.masks import Exclusions, Texts, exclusion_mask
 from ...losses.pooling import pool
 from ...losses.retrieval import retrieval_sums, triplet_sums
 from ...losses.temperature import Temperature
+from ...losses.weights import record_weights
 
 COSINES_AT_ONCE = 2**22
 """Elements of one block of the cosine matrix: 16 MB in fp32, about ten of which exist at once."""
@@ -45,6 +46,8 @@ class PairTexts:
     """Number of pairs N."""
     scores: Tensor | None = None
     """[N] similarity score of each pair; None for losses that use no scores."""
+    weights: Tensor | None = None
+    """[N] factor on the loss of each pair; None if all are 1. Of pairs of other ranks it is 0."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -91,7 +94,7 @@ def pair_texts(pooled: Tensor, batch: dict[str, Any]) -> PairTexts:
         pair=torch.cat((number, number, owner)),
         hard=torch.cat((torch.zeros_like(number).repeat(2), torch.ones_like(owner))),
     )
-    return PairTexts(pooled, texts, pairs)
+    return PairTexts(pooled, texts, pairs, weights=record_weights(batch))
 
 
 def join(parts: Sequence[PairTexts]) -> PairTexts:
@@ -111,7 +114,19 @@ def join(parts: Sequence[PairTexts]) -> PairTexts:
         Texts.joined([part.texts[rows] for part, rows in chosen]),
         pairs,
         torch.cat(known) if known else None,
+        _joined_weights(parts),
     )
+
+
+def _joined_weights(parts: Sequence[PairTexts]) -> Tensor | None:
+    """Return the weights of the pairs of all parts, [N]; None if all are 1."""
+    if all(part.weights is None for part in parts):
+        return None
+    each = [
+        part.vectors.new_ones(part.pairs) if part.weights is None else part.weights
+        for part in parts
+    ]
+    return torch.cat(each)
 
 
 def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
@@ -134,6 +149,10 @@ def across_ranks(own: PairTexts) -> tuple[PairTexts, range]:
         scores, _ = gather_rows(own.scores, [pairs for pairs, _ in counts])
         joined = replace(joined, scores=scores)
     first = sum(pairs for pairs, _ in counts[: own_rank()])
+    if own.weights is not None:
+        weights = own.weights.new_zeros(joined.pairs)
+        weights[first : first + own.pairs] = own.weights
+        joined = replace(joined, weights=weights)
     return joined, range(first, first + own.pairs)
 
 
@@ -216,7 +235,7 @@ class PairObjective:
         if self._config.symmetric:
             back = exclusion_mask(anchors, positives, positives[rows], self._rules).T
             symmetric = Reverse(vectors[everyone.anchors], index, back)
-        return self._loss(
+        result = self._loss(
             vectors[everyone.anchors][rows],
             vectors[everyone.candidates],
             index,
@@ -225,6 +244,7 @@ class PairObjective:
             symmetric=symmetric,
             margin=self._config.mask_margin,
         )
+        return result.weighted(None if everyone.weights is None else everyone.weights[rows])
 
 
 def _loss_of(config: ContrastiveConfig) -> Callable[..., ContrastiveResult]:

@@ -17,6 +17,7 @@ from ...data.batches.batch_source import Batch
 from ...data.dataset import Example
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.masks import Texts
+from ...losses.weights import drop_weights
 from ...model.hidden import HiddenStates, lm_head_of
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
@@ -99,6 +100,7 @@ class Evaluator:
             if examples := own[number * size : (number + 1) * size]:
                 batch = self._collate(examples)
                 batch.pop("ids", None)
+                drop_weights(batch)
                 yield self._trainer._prepare_inputs(batch)
             self._progress("evaluating", number + 1, total)
 

@@ -11,10 +11,11 @@ def mean_over_step(ce_sum: Tensor, num_items_in_batch: Tensor | int | None, rank
 
     Args:
         ce_sum: cross-entropy summed over the targets of the micro-batch, [].
-        num_items_in_batch: number of targets of the step on all ranks; None, like 0, counts as 1.
+        num_items_in_batch: number of targets of the step on all ranks, or the sum of their weights;
+            None, like 0, counts as 1.
         ranks: number of ranks, over which DDP averages the gradients.
     """
     known = 0 if num_items_in_batch is None else num_items_in_batch
-    items = torch.as_tensor(known, device=ce_sum.device).clamp(min=1)
-    share: Tensor = ce_sum / items * ranks
+    items = torch.as_tensor(known, device=ce_sum.device)
+    share: Tensor = ce_sum / torch.where(items == 0, 1, items) * ranks
     return share

@@ -30,6 +30,7 @@ from ...losses.preference import (
     rated_losses,
     reward_sums,
 )
+from ...losses.weights import weighted_sum
 from ...model.hidden import HiddenStates, lm_head_of
 from .reference import reference_of
 
@@ -138,7 +139,12 @@ class PreferenceObjective:
         return torch.arange(rows, device=batch["input_ids"].device) < rows // 2
 
     def compare(
-        self, policy: LogProbs, reference: Tensor, desirable: Tensor, divergence: Tensor
+        self,
+        policy: LogProbs,
+        reference: Tensor,
+        desirable: Tensor,
+        divergence: Tensor,
+        weights: Tensor | None = None,
     ) -> Compared:
         """Return the loss and the metrics of a batch, as sums.
 
@@ -147,6 +153,7 @@ class PreferenceObjective:
             reference: log-probabilities of the reference, [rows]; 0 without one.
             desirable: whether each row is desirable, [rows].
             divergence: mean divergence of the whole step, []; not used for pairs.
+            weights: factor on each loss, of pairs or rated completions; None is 1.
         """
         ratio = policy.total - reference
         losses = self.losses(policy, reference, desirable, divergence)
@@ -158,7 +165,7 @@ class PreferenceObjective:
             chosen, rejected = ratio.chunk(2)
             right = chosen > rejected
         sums = reward_sums(policy, ratio.detach(), desirable, self._config.beta)
-        return Compared(losses.sum(), {**sums, "reward_accuracy": right.sum()})
+        return Compared(weighted_sum(losses, weights), {**sums, "reward_accuracy": right.sum()})
 
     def losses(
         self, policy: LogProbs, reference: Tensor, desirable: Tensor, divergence: Tensor

@@ -11,6 +11,7 @@ from torch import Tensor
 from ...config.schema import RunConfig
 from ...losses.preference import CHOSEN, REJECTED, Compared, means
 from ...losses.reward import last_token_states, reward_losses, scores_of
+from ...losses.weights import record_weights, weighted_sum
 from ...model.adapter.score_head import score_weight
 from ...model.hidden import base_model_of
 
@@ -41,7 +42,8 @@ class RewardObjective:
         """Return the loss and the metrics of a batch, as sums over its pairs."""
         chosen, rejected = scores.detach().chunk(2)
         sums = (chosen.sum(), rejected.sum(), (chosen > rejected).sum())
-        return Compared(self.losses(scores, batch).sum(), dict(zip(FIGURES, sums, strict=True)))
+        loss_sum = weighted_sum(self.losses(scores, batch), record_weights(batch))
+        return Compared(loss_sum, dict(zip(FIGURES, sums, strict=True)))
 
 
 def evaluate_rewards(

@@ -7,6 +7,7 @@ steps, so that a step without an alarm costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ from ...config.tasks import PREFERENCE_TASKS
 from ...data.batches.batch_source import Batch
 from ...data.tokens.examples import Example
 from ...losses.contrastive import simctg
-from ...losses.cross_entropy import selected_cross_entropy
+from ...losses.cross_entropy import IGNORED, selected_cross_entropy
+from ...losses.weights import record_weights, token_weights
 from ...model.hidden import HiddenStates, lm_head_of
 from ..monitoring.step_rows import NoRowLosses, RowLoss
 from .contrastive import join
@@ -88,8 +90,8 @@ class RowLossComputer:
         config = self._config.contrastive
         for batch in self._batches(examples):
             states = self._states(batch)
-            sums, counts = self._cross_entropy(states, batch["labels"])
-            losses = sums / counts.clamp_min(1)
+            sums, counts = self._cross_entropy(states, batch["labels"], token_weights(batch))
+            losses = sums / torch.where(counts == 0, 1, counts)
             if config.kind == "simctg":
                 apart = [
                     simctg(states[[n]], batch["attention_mask"][[n]], config.margin)
@@ -99,8 +101,13 @@ class RowLossComputer:
                 losses = config.ce_weight * losses + config.weight * shares
             yield losses, counts
 
-    def _cross_entropy(self, states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return summed next-token loss and number of targets of every row, [B] each."""
+    def _cross_entropy(
+        self, states: Tensor, labels: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Return summed next-token loss and number of targets of every row, [B] each.
+
+        With weights [B, T], the losses are multiplied by them, and the numbers are their sums.
+        """
         head, recipe = lm_head_of(self._trainer.model), self._config.train
         rows = [
             selected_cross_entropy(
@@ -109,10 +116,15 @@ class RowLossComputer:
                 head,
                 smoothing=recipe.label_smoothing,
                 focal=recipe.focal,
+                weights=None if weights is None else weights[[n]],
             )
             for n in range(len(states))
         ]
-        return torch.stack([loss.float() for loss, _ in rows]), torch.stack([n for _, n in rows])
+        sums, counts = zip(*rows, strict=True)
+        if weights is not None:
+            targets = (labels[:, 1:] != IGNORED).to(weights.dtype)
+            counts = tuple((weights.expand(labels.shape)[:, 1:] * targets).sum(dim=1))
+        return torch.stack([loss.float() for loss in sums]), torch.stack(counts)
 
     def _pairs(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield loss and weight of the pairs that are compared with each other."""
@@ -129,6 +141,7 @@ class RowLossComputer:
             if config.ce_weight > 0:
                 texts.append(self._pair_cross_entropy(states, batch))
         everyone = join(parts)
+        weights, everyone = everyone.weights, replace(everyone, weights=None)
         losses = torch.stack(
             [
                 objective.compare(everyone, range(n, n + 1)).loss_sum.float()
@@ -138,7 +151,7 @@ class RowLossComputer:
         losses = config.weight * losses
         if texts:
             losses = losses + config.ce_weight * torch.cat(texts)
-        return losses, torch.ones_like(losses)
+        return losses, torch.ones_like(losses) if weights is None else weights
 
     def _pair_cross_entropy(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the mean next-token loss over both texts of every pair, [B]."""
@@ -152,7 +165,7 @@ class RowLossComputer:
         objective = self._trainer.objective
         for batch in self._batches(examples):
             losses = objective.losses(objective.scores(self._states(batch), batch), batch)
-            yield losses, torch.ones_like(losses)
+            yield losses, _weights(batch, losses)
 
     def _preferences(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield loss and weight of the pairs, or of the rated completions, of each batch."""
@@ -168,4 +181,10 @@ class RowLossComputer:
                 ce = -total / tokens.clamp_min(1)
                 ce = torch.where(desirable, ce, 0.0)
                 losses = objective.total(losses, ce[: len(losses)])
-            yield losses, torch.ones_like(losses)
+            yield losses, _weights(batch, losses)
+
+
+def _weights(batch: Batch, losses: Tensor) -> Tensor:
+    """Return the weights of the records of a batch, [B]; they are 1 without any."""
+    found = record_weights(batch)
+    return torch.ones_like(losses) if found is None else found

@@ -13,6 +13,7 @@ from ...config.schema import ContrastiveConfig
 from ...config.tasks import SCORED_KINDS
 from ...losses.contrastive import ContrastiveResult
 from ...losses.scored import cosent, ordered_share, pair_cosines, spearman, squared_errors
+from ...losses.weights import weighted_sum
 from .contrastive import PairObjective, PairTexts
 
 
@@ -43,7 +44,8 @@ class ScoredObjective(PairObjective):
         seen, rows = cosines.detach(), slice(own.start, own.stop)
         sums = {"cosine": seen[rows].sum(), "score": scores[rows].sum()}
         if self._config.kind == "cosine":
-            loss = squared_errors(cosines[rows], scores[rows]).sum()
+            weights = None if everyone.weights is None else everyone.weights[rows]
+            loss = weighted_sum(squared_errors(cosines[rows], scores[rows]), weights)
         else:
             loss = cosent(cosines, scores, self.temperature.now()) * len(own)
             sums["ordered"] = ordered_share(seen, scores).to(seen.dtype) * len(own)

@@ -36,6 +36,8 @@ def build_trainer(
     position: Position,
     log: Callable[[str, str], None],
     lr_factor: Factor | None = None,
+    *,
+    weighted: bool = False,
 ) -> AnyTrainer:
     """Build the trainer of the configured task.
 
@@ -47,12 +49,19 @@ def build_trainer(
         position: position of training, which the trainer updates.
         log: writes a line (level, text) to the log of the run.
         lr_factor: replaces the configured schedule; None keeps it.
+        weighted: whether records or tokens have weights.
 
     Raises:
         ConfigError: `train.devices` or `train.fast` cannot be met.
     """
     trainer: AnyTrainer
-    common = {"recipe": config.train, "position": position, "lr_factor": lr_factor, "model": model}
+    common = {
+        "recipe": config.train,
+        "position": position,
+        "lr_factor": lr_factor,
+        "model": model,
+        "weighted": weighted,
+    }
     if kind := OWN_LOSSES.get(config.task):
         args = on_one_device(TrainingArguments(**arguments))
         trainer = kind(config, args=args, **common)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.preference import LogProbs
+from ...losses.weights import TOKENS, token_weights
 from ...model.hidden import HiddenStates
 from ..forward import TrainingStep, Want, Way
 from ..objectives.preference import without_gradients
@@ -88,7 +89,8 @@ class EagerTextForward(EagerForward):
                 found["hidden"] = self._hidden.take()
             return found
         assert self._hidden is not None, "HiddenStates is attached whenever the own head is used"
-        rest = {name: value for name, value in inputs.items() if name != "labels"}
+        own = ("labels", TOKENS)
+        rest = {name: value for name, value in inputs.items() if name not in own}
         if "balance" in wants:
             rest["output_router_logits"] = True
         outputs = model(**rest, use_cache=False, logits_to_keep=1)
@@ -99,6 +101,7 @@ class EagerTextForward(EagerForward):
             self._own_head,
             smoothing=self._label_smoothing,
             focal=self._focal,
+            weights=token_weights(inputs),
         )
         states: dict[Want, Tensor] = {"ce": ce_sum, "hidden": hidden}
         return states | {"balance": outputs.aux_loss} if "balance" in wants else states

@@ -15,6 +15,7 @@ from ...errors import ConfigError
 from ...losses.contrastive import ContrastiveResult
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.gather import gather_sizes
+from ...losses.weights import token_weights, total_weight
 from ...model.hidden import HiddenStates, lm_head_of
 from ..forward import Forward
 from ..loop.hf_bridge import SteppedTrainer
@@ -49,7 +50,9 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         self._ce: Tensor | None = None
         """Summed cross-entropy of the last forward pass; None if the pass did not compute it."""
         self._scale = 1.0
-        """Factor from a sum over this rank's anchors to its share of the step's loss."""
+        """Factor from a sum over this rank's anchors to its share of their mean."""
+        self._loss_scale = 1.0
+        """Factor from a weighted sum of their losses to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
         self._require_shorter(config.contrastive.dimensions)
@@ -102,8 +105,11 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         runs here.
         """
         own = sum(int(batch["pair_count"]) for batch in batches)
-        anchors = sum(gather_sizes(own))
-        self._scale = self.accelerator.num_processes / max(anchors, 1)
+        ranks = self.accelerator.num_processes
+        self._scale = self._loss_scale = ranks / max(sum(gather_sizes(own)), 1)
+        if self.weighted:
+            weight = total_weight([(batch, int(batch["pair_count"])) for batch in batches])
+            self._loss_scale = ranks / weight if weight else 0.0
         self._cache = None
         for parameter in self.own_parameters.values():
             parameter.grad = None
@@ -131,7 +137,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         seen = first_pass(len(batches), embed, self.args.device, may_go_on, keep)
         if seen is None:
             return None
-        cache = cache_step(seen, self.objective, self._scale)
+        cache = cache_step(seen, self.objective, self._loss_scale)
         self._publish(cache.result)
         return cache
 
@@ -188,6 +194,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
                 self._head,
                 smoothing=self.recipe.label_smoothing,
                 focal=self.recipe.focal,
+                weights=token_weights(inputs),
             )
         return ce_sum
 
@@ -206,12 +213,12 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
             return self._cache.share(inputs["number"], texts, self.objective.temperature.log_scale)
         result = self.objective.compare(*self.objective.spread(texts))
         self._publish(result)
-        return result.loss_sum * self._scale
+        return result.loss_sum * self._loss_scale
 
     def _publish(self, result: ContrastiveResult) -> None:
         """Add loss and figures to the step's metrics, as means over all its anchors."""
         shares = {name: total * self._scale for name, total in result.sums.items()}
-        self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._scale, **shares)
+        self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._loss_scale, **shares)
 
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Clip the gradients, check the update, and return the gradient norm before clipping.

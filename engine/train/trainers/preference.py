@@ -12,8 +12,9 @@ from transformers import Trainer
 
 from ...config.schema import RunConfig
 from ...losses.cross_entropy import IGNORED
-from ...losses.gather import gather_counts
+from ...losses.gather import sums_over_ranks
 from ...losses.preference import CHOSEN, REJECTED, Compared, LogProbs, about
+from ...losses.weights import record_weights, weighted_sum, weights_of
 from ...model.experts import balance_weight
 from ...model.hidden import base_model_of
 from ..forward import Forward, Want, Way
@@ -130,15 +131,19 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         wanted = [self.objective.desirable(batch) for batch in batches]
         chosen = sum(int(rows.sum()) for rows in wanted)
         rejected = sum(len(rows) for rows in wanted) - chosen
-        tokens = 0
+        tokens = weight = 0.0
         for batch, rows in zip(batches, wanted, strict=True):
-            tokens += int(_targets(batch["labels"][rows]).sum())
+            weights = weights_of(batch, len(rows) if self.objective.rated else int(rows.sum()))
+            weight += sum(weights)
             context = self.objective.context(batch)
-            tokens += 0 if context is None else int(_targets(context).sum())
-        every = gather_counts((chosen, rejected, tokens))
-        totals = [sum(column) for column in zip(*every, strict=True)]
+            each = _targets(batch["labels"][rows])
+            each = each if context is None else each + _targets(context[rows])
+            said = weights if not self.objective.rated else [1.0] * len(each)
+            tokens += sum(n * w for n, w in zip(each.tolist(), said, strict=True))
+        totals = sums_over_ranks((chosen, rejected, weight, tokens))
         counted = totals[0] + totals[1] if self.objective.rated else totals[0]
-        counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": counted, "tokens": totals[2]}
+        counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": counted}
+        counts |= {"loss": totals[2], "tokens": totals[3]}
         ranks = self.accelerator.num_processes
         return {name: ranks / count for name, count in counts.items() if count}
 
@@ -153,12 +158,14 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         desirable = self.objective.desirable(inputs)
         policy, balance = self._log_probs(model, inputs)
         reference = inputs.get("reference", torch.zeros_like(policy.total))
-        compared = self.objective.compare(policy, reference, desirable, self._divergence)
-        loss = compared.loss_sum * self._scales["all"]
+        weights = record_weights(inputs)
+        compared = self.objective.compare(policy, reference, desirable, self._divergence, weights)
+        loss = compared.loss_sum * self._scales.get("loss", 0.0)
         self._publish(compared)
         if self.objective.has_ce:
-            said = torch.where(desirable, policy.with_context()[0], 0.0).sum()
-            ce = -said * self._scales.get("tokens", 0.0)
+            said = torch.where(desirable, policy.with_context()[0], 0.0)
+            said = said if weights is None else said[: len(weights)]
+            ce = -weighted_sum(said, weights) * self._scales.get("tokens", 0.0)
             self.step_loop.tally.add_parts(preference=loss, ce=ce)
             loss = self.objective.total(loss, ce)
         if balance is not None:

@@ -9,6 +9,7 @@ from transformers import Trainer
 
 from ...config.schema import RunConfig
 from ...losses.gather import gather_sizes
+from ...losses.weights import total_weight
 from ...model.hidden import HiddenStates
 from ..forward import Forward
 from ..loop.hf_bridge import SteppedTrainer
@@ -27,6 +28,8 @@ class RewardTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transform
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._scale = 1.0
         """Factor from a sum over this rank's pairs to its share of the step's mean."""
+        self._loss_scale = 1.0
+        """Factor from a weighted sum of their losses to its share of the step's loss."""
         super().__init__(**kwargs)
         self.model_accepts_loss_kwargs = True
         self.objective = RewardObjective(config, self.model)
@@ -38,8 +41,10 @@ class RewardTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transform
 
     def prepare_step(self, batches: list[Any]) -> None:
         """Count the pairs of the step on all ranks."""
-        pairs = sum(gather_sizes(sum(int(batch["pair_count"]) for batch in batches)))
-        self._scale = self.accelerator.num_processes / max(pairs, 1)
+        counts = [(batch, int(batch["pair_count"])) for batch in batches]
+        pairs, ranks = sum(gather_sizes(sum(n for _, n in counts))), self.accelerator.num_processes
+        weight = total_weight(counts)
+        self._scale, self._loss_scale = ranks / max(pairs, 1), ranks / weight if weight else 0.0
 
     def compute_loss(
         self,
@@ -54,4 +59,4 @@ class RewardTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transform
         shares = {name: total * self._scale for name, total in compared.sums.items()}
         shares["reward_margin"] = shares["rewards_chosen"] - shares["rewards_rejected"]
         self.step_loop.tally.add_parts(**shares)
-        return compared.loss_sum * self._scale
+        return compared.loss_sum * self._loss_scale

@@ -56,7 +56,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         head = lm_head_of(self.model)
         plain = head is base.get_output_embeddings()
         own = not plain or sliced_of(head) is not None
-        own = own or label_smoothing > 0 or focal > 0 or balance_weight > 0
+        own = own or label_smoothing > 0 or focal > 0 or balance_weight > 0 or self.weighted
         own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
         own = own or sees_images(base.config)
         self._own_head = head if own else None

@@ -17,7 +17,7 @@ from fttui.engine.data.tokens.examples import (
     RatedExample,
     TextExample,
 )
-from fttui.engine.data.tokens.preference import with_mismatched
+from fttui.engine.data.tokens.preference import Rating, with_mismatched
 
 
 def text(name: str, length: int = 2) -> TextExample:
@@ -97,7 +97,7 @@ def test_a_document_is_taken_out_of_its_row_and_an_empty_row_is_replaced() -> No
 
 
 def test_a_completion_in_quarantine_is_no_mismatched_one_of_another_prompt() -> None:
-    rated = list(with_mismatched([(text(name, 3), True) for name in "abcd"], 8))
+    rated = list(with_mismatched([Rating(text(name, 3), True) for name in "abcd"], 8))
     assert [one.mismatched.id for one in rated] == ["b", "c", "d", "a"]
     for position in range(2):
         for one in batches(rated).take(position, frozenset({"b"})):

@@ -62,7 +62,7 @@ def targets(template: str, turns: list[dict[str, str]]) -> tuple[list[str], Coun
     marks = [END, "<|im_start|>"]
     reader = ConversationReader(tokenizer, marks, END, ChatOptions(), Findings())
     text, spans = reader.read(Conversation(tuple(turns), (), 0, "t.jsonl:1"))
-    return [text[start:end] for start, end in spans], tokenizer
+    return [text[one.start : one.end] for one in spans], tokenizer
 
 
 @pytest.mark.parametrize("template", [CHATML, NAMED])

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 
 from fttui.engine.config.schema import ContrastiveConfig
 from fttui.engine.train.objectives.contrastive import PairObjective, PairTexts, join, pair_texts
@@ -25,6 +26,7 @@ CPU = torch.device("cpu")
 PAIRS = 6
 HARD = (1, 0, 2, 1, 0, 1)
 """Hard negatives of each pair."""
+WEIGHTS = torch.tensor([1.0, 0.5, 2.0, 0.0, 3.0, 1.0], dtype=torch.float64)
 
 
 def encoder() -> nn.Module:
@@ -47,6 +49,7 @@ def batch_of(pairs: range) -> dict[str, Any]:
         "negative_owner": torch.tensor(owners, dtype=torch.int64),
         "text_hash": torch.tensor(hashes),
         "label": torch.tensor([4 if pair in (1, 2) else -1 for pair in pairs]),
+        "record_weights": WEIGHTS[list(pairs)],
     }
 
 
@@ -133,6 +136,18 @@ def test_the_split_of_a_step_does_not_show(
         torch.testing.assert_close(found, wanted, atol=1e-12, rtol=1e-9)
     assert loss.item() == pytest.approx(whole.item(), abs=1e-12)
     assert cache.result.count == PAIRS
+
+
+def test_a_weighted_step_has_the_sum_that_plain_pytorch_has() -> None:
+    config = ContrastiveConfig(temperature=0.5, mask_duplicates=False, mask_labels=False)
+    batch = batch_of(range(PAIRS))
+    vectors = batch["inputs"].flatten(1)
+    result = PairObjective(config).compare(pair_texts(vectors, batch), range(PAIRS))
+    unit = F.normalize(vectors, dim=-1)
+    cosines = unit[:PAIRS] @ unit[PAIRS:].T / 0.5
+    each = F.cross_entropy(cosines, torch.arange(PAIRS), reduction="none")
+    assert result.loss_sum.item() == pytest.approx((each * WEIGHTS).sum().item(), rel=1e-9)
+    assert result.count == PAIRS, "measurements count every pair once"
 
 
 def test_blocks_of_anchors_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
