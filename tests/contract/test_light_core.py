@@ -38,6 +38,7 @@ REFUSED = {
     "run": "run CONFIG",
     "check": "check CONFIG",
     "data": "data FILE",
+    "mine": "mine FILE --model DIR -o OUT",
     "init": "init DATA",
     "lr-find": "lr-find CONFIG",
     "profile": "profile CONFIG",

@@ -19,6 +19,7 @@ from . import (
     doctor,
     execute,
     ls,
+    mine,
     run,
 )
 from .agents import mcp
@@ -107,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
         web,
         check,
         data,
+        mine,
         init_config,
         import_config,
         lr_find,

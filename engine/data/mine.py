@@ -1,0 +1,263 @@
+"""Mine hard negatives for pairs: `python -m fttui.engine.data.mine`.
+
+Reads the options from standard input and writes messages to standard output. The search is
+`mine_hard_negatives` of sentence-transformers: the texts nearest to an anchor that are not among
+its positives. This module reads the records as training does, joins what was found with the
+negatives that the records have, and counts what was left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
+from ..config.sections.contrastive import ContrastiveConfig
+from ..errors import DataError, FttuiError
+from ..protocol.data.messages import DataLine, DataRefused
+from .channel import Channel
+from .reading import Progress, read_records
+from .records.formats import PairRecord
+
+_SKIPPED = re.compile(r"Skipped ([\d,]+) potential negatives .* due to the (\w+) of")
+"""What sentence-transformers prints about candidates that it left out."""
+_REASONS = {
+    "relative_margin": "their similarity is too near that of the positive (--relative-margin)",
+    "absolute_margin": "their similarity is too near that of the positive (--margin)",
+    "max_score": "they are too similar to the anchor (--max-score)",
+    "min_score": "they are not similar enough to the anchor (--min-score)",
+}
+
+
+class MineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to mine, and with which limits."""
+
+    source: str
+    out: str
+    model: str
+    """Folder of a model that sentence-transformers loads."""
+    negatives: int = 3
+    """Largest number of negatives to find for a pair."""
+    skip: int = 0
+    """Nearest texts to leave out, which are likely positives without a label."""
+    margin: float | None = None
+    """By how much the cosine of a negative must be below that of the positive."""
+    relative_margin: float | None = 0.05
+    """The same as a share of the cosine of the positive."""
+    max_score: float | None = None
+    min_score: float | None = None
+    corpus: str | None = None
+    """A file of further texts, one per line, among which to search."""
+    batch: int = 32
+
+
+@dataclass(frozen=True)
+class Mined:
+    """The rows to write, and how many candidates and pairs were left out, by reason."""
+
+    rows: list[dict[str, Any]]
+    left_out: Counter[str]
+    found: int
+    """Number of mined negatives that are written."""
+
+
+def mine(
+    records: Sequence[PairRecord], model: Any, options: MineOptions, corpus: Sequence[str] = ()
+) -> Mined:
+    """Return the pairs with the hard negatives that a model finds for them.
+
+    Args:
+        records: the pairs.
+        model: a `SentenceTransformer`.
+        options: limits of the search.
+        corpus: further texts among which to search, beside the positives of all pairs.
+
+    Raises:
+        DataError: no pair has both texts.
+    """
+    left_out: Counter[str] = Counter()
+    pairs = list(_usable(records, left_out))
+    if not pairs:
+        raise DataError(f"{options.source}: no pair has both texts, so there is nothing to mine")
+    nearest = _nearest(pairs, model, options, corpus, left_out)
+    rows, found = [], 0
+    labelled = _texts_by_label(pairs)
+    for one in pairs:
+        new = list(_kept(one, nearest.get((one.anchor, one.positive), ()), labelled, left_out))
+        left_out["pairs without a mined negative"] += not new
+        found += len(new)
+        rows.append(_row(one, [*one.negatives, *new]))
+    return Mined(rows, +left_out, found)
+
+
+def _usable(records: Sequence[PairRecord], left_out: Counter[str]) -> Iterator[PairRecord]:
+    """Yield the pairs with both texts, each once; count the others."""
+    seen = set()
+    for one in records:
+        if not (one.anchor.strip() and one.positive.strip()):
+            left_out["pairs with an empty text"] += 1
+        elif (one.anchor, one.positive) in seen:
+            left_out["pairs that repeat another one"] += 1
+        else:
+            seen.add((one.anchor, one.positive))
+            yield one
+
+
+def _nearest(
+    pairs: Sequence[PairRecord],
+    model: Any,
+    options: MineOptions,
+    corpus: Sequence[str],
+    left_out: Counter[str],
+) -> Mapping[tuple[str, str], list[str]]:
+    """Return the mined negatives by anchor and positive, the nearest first."""
+    from datasets import Dataset
+    from sentence_transformers.util import mine_hard_negatives
+
+    texts = {"anchor": [p.anchor for p in pairs], "positive": [p.positive for p in pairs]}
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        found = mine_hard_negatives(
+            Dataset.from_dict(texts),
+            model,
+            anchor_column_name="anchor",
+            positive_column_name="positive",
+            corpus=list(corpus) or None,
+            num_negatives=options.negatives,
+            range_min=options.skip,
+            absolute_margin=options.margin,
+            relative_margin=options.relative_margin,
+            max_score=options.max_score,
+            min_score=options.min_score,
+            output_format="triplet",
+            batch_size=options.batch,
+            verbose=True,
+        )
+    for count, name in _SKIPPED.findall(printed.getvalue()):
+        left_out[f"candidates: {_REASONS.get(name, name)}"] += int(count.replace(",", ""))
+    nearest: dict[tuple[str, str], list[str]] = {}
+    for row in found:
+        nearest.setdefault((row["anchor"], row["positive"]), []).append(row["negative"])
+    return nearest
+
+
+def _texts_by_label(pairs: Sequence[PairRecord]) -> Mapping[int, set[str]]:
+    found: dict[int, set[str]] = {}
+    for one in pairs:
+        if one.label is not None:
+            found.setdefault(one.label, set()).update((one.anchor, one.positive))
+    return found
+
+
+def _kept(
+    pair: PairRecord,
+    texts: Sequence[str],
+    labelled: Mapping[int, set[str]],
+    left_out: Counter[str],
+) -> Iterator[str]:
+    """Yield the mined negatives of a pair that can be negatives of it; count the others."""
+    same = labelled.get(pair.label, set()) if pair.label is not None else set()
+    for text in texts:
+        if text == pair.anchor:
+            left_out["candidates: the text is the anchor itself"] += 1
+        elif text in pair.negatives:
+            left_out["candidates: the record has them as negatives already"] += 1
+        elif text in same:
+            left_out["candidates: a pair of the same label has the text"] += 1
+        else:
+            yield text
+
+
+def _row(pair: PairRecord, negatives: Sequence[str]) -> dict[str, Any]:
+    row: dict[str, Any] = {"id": pair.id, "anchor": pair.anchor, "positive": pair.positive}
+    if negatives:
+        row["negatives"] = list(negatives)
+    if pair.label is not None:
+        row["label"] = pair.label
+    return row if pair.weight == 1 else row | {"weight": pair.weight}
+
+
+def read_pairs(options: MineOptions, progress: Progress) -> tuple[list[PairRecord], list[str]]:
+    """Return the pairs of the source, and the lines about what was found in them.
+
+    Raises:
+        DataError: the source cannot be read, has no pairs, or its pairs have scores.
+    """
+    config = RunConfig(
+        model=ModelConfig(id=options.model),
+        data=DataConfig(train=options.source, eval_fraction=0.0),
+        train=TrainConfig(steps=1),
+        task="contrastive",
+        contrastive=ContrastiveConfig(kind="infonce"),
+    )
+    found = read_records(config, progress)
+    pairs = [one for part in found.train for one in part if isinstance(one, PairRecord)]
+    scored = next((one for one in pairs if one.score is not None), None)
+    if scored is not None:
+        raise DataError(
+            f"{scored.place}: the pair has a score, and the losses of scored pairs use no "
+            "negatives; mine for pairs without scores"
+        )
+    found.findings.counted("records", found.count)
+    lines = [one.line for one in found.sources]
+    return pairs, [*lines, *(f"finding: {one.line}" for one in found.findings)]
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
+    """Write rows as JSON lines; the file is complete or not there.
+
+    Raises:
+        DataError: the file exists, or cannot be written.
+    """
+    part = out.with_name(out.name + ".part")
+    try:
+        with part.open("x", encoding="utf-8") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        part.rename(out)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written: {error.strerror}; name another file") from None
+
+
+def _lines(options: MineOptions, progress: Progress) -> Iterator[str]:
+    from sentence_transformers import SentenceTransformer
+
+    pairs, said = read_pairs(options, progress)
+    yield from said
+    corpus: list[str] = []
+    if options.corpus is not None:
+        corpus = [line for line in Path(options.corpus).read_text("utf-8").splitlines() if line]
+    with contextlib.redirect_stdout(sys.stderr):
+        model = SentenceTransformer(options.model, local_files_only=True)
+    mined = mine(pairs, model, options, corpus)
+    write_rows(mined.rows, Path(options.out))
+    for reason, count in sorted(mined.left_out.items()):
+        yield f"left out: {count:,} {reason}"
+    yield f"{options.out}: {len(mined.rows):,} pairs with {mined.found:,} mined negatives"
+
+
+def main() -> int:
+    """Mine for the options on standard input, write messages, and return the exit code."""
+    channel = Channel(sys.stdout)
+    try:
+        options = msgspec.json.decode(sys.stdin.read(), type=MineOptions)
+        for line in _lines(options, channel.progress):
+            channel.send(DataLine(text=line))
+    except (FttuiError, ValueError, OSError) as error:
+        code = error.exit_code if isinstance(error, FttuiError) else DataError.exit_code
+        channel.send(DataRefused(text=str(error), exit_code=code))
+        return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
