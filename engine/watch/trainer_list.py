@@ -3,7 +3,8 @@
     python -m fttui.engine.watch.trainer_list
 
 It is a process of its own because it imports the libraries. Each line is a class, a tab and what
-fttui can do with it. The arguments of a trainer can limit it further; the start of its run says so.
+fttui can do with it. The arguments of a trainer can limit it further; they are listed last, and the
+start of its run says so.
 """
 
 from __future__ import annotations
@@ -32,7 +33,10 @@ _TESTED = ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO", "SentenceTransformer")
 
 
 def trainer_lines() -> Iterator[tuple[str, str]]:
-    """Yield the name of every kind of training and what can be done with it; none without torch."""
+    """Yield the name of every kind of training and what can be done with it; none without torch.
+
+    Arguments that limit every trainer of transformers follow.
+    """
     if find_spec("torch") is None:
         return
     yield "plain loop", _plain_loop()
@@ -42,6 +46,9 @@ def trainer_lines() -> Iterator[tuple[str, str]]:
     if find_spec("transformers") is not None:
         for name, kind in _trainers():
             yield name, what_works(kind)
+        from .huggingface.capabilities import argument_limits
+
+        yield from argument_limits()
 
 
 def _plain_loop() -> str:

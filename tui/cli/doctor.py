@@ -181,7 +181,8 @@ def _check_trainers() -> Iterator[HealthCheck]:
         return
     for line in done.stdout.splitlines():
         name, _, text = line.partition("\t")
-        yield HealthCheck(name, text, "note" if ": not watched:" in text else "ok")
+        limited = "not watched:" in text or text.startswith("no ")
+        yield HealthCheck(name, text, "note" if limited else "ok")
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         yield HealthCheck("trainers", f"their libraries cannot be imported: {last}", "note")

@@ -6,7 +6,7 @@ offered that would be silently wrong.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from inspect import Parameter, signature, unwrap
 from typing import Any
@@ -29,13 +29,21 @@ from ...protocol.commands import (
     SetMix,
     SkipBatches,
 )
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable, refused_verbs
 from .own_attributes import names_in_methods
 from .trainer import tokenizer_of
 
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
 _REPLAYING: tuple[type[Command], ...] = (*_GOING_BACK, SkipBatches)
-_LR: tuple[type[Command], ...] = (ScaleLr, SetLr, ResetLr)
+_OF_SHARDS: tuple[type[Command], ...] = (
+    SaveCheckpoint,
+    MeasureGradients,
+    SetClip,
+    ScaleLr,
+    SetLr,
+    ResetLr,
+)
+"""Commands that need whole weights, gradients or the optimizer of the script."""
 _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
 """Parts of the names of trainers that generate the data of several steps at once."""
 _GENERATES = ("_generate_and_score_completions", "_generate_completions")
@@ -53,6 +61,10 @@ _ELSEWHERE = (
     ("environment_factories", "what the environments of the script know is not restored"),
 )
 """Attributes by which a trainer generates outside of its own state, with the reason."""
+_DEEPSPEED = "DeepSpeed clips and steps inside its engine and shards the optimizer state"
+_FSDP = "FSDP shards weights and optimizer state over the ranks"
+_AGAIN = "auto_find_batch_size starts the loop again with another batch size"
+_SYNCED = "sync_ref_model changes the reference model, which is not restored"
 
 
 @dataclass(frozen=True)
@@ -82,7 +94,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
     if backwards:
         refused |= dict.fromkeys(_REPLAYING, backwards)
     if sharded := _sharded(trainer):
-        refused |= dict.fromkeys((SaveCheckpoint, MeasureGradients, SetClip, *_LR), sharded)
+        refused |= dict.fromkeys(_OF_SHARDS, sharded)
     if trainer.eval_dataset is None:
         refused[Evaluate] = "the trainer has no eval_dataset"
     if reason := _why_no_sample(trainer):
@@ -93,9 +105,22 @@ def capabilities_of(trainer: Any) -> Capabilities:
 def _require_watchable(trainer: Any) -> None:
     reason = why_not_watched(type(trainer))
     if not reason and trainer.args.auto_find_batch_size:
-        reason = "auto_find_batch_size starts the loop again with another batch size"
+        reason = _AGAIN
     if reason:
         raise Unwatchable(reason)
+
+
+def argument_limits() -> Iterator[tuple[str, str]]:
+    """Yield the arguments of trainers that limit any class, with what then is not possible."""
+    sharded = f"no {', '.join(refused_verbs(dict.fromkeys((*_REPLAYING, *_OF_SHARDS), '')))}"
+    backwards = f"no {', '.join(refused_verbs(dict.fromkeys(_REPLAYING, '')))}"
+    yield "auto_find_batch_size", f"not watched: {_AGAIN}"
+    yield "deepspeed", f"{sharded}: {_DEEPSPEED}"
+    yield "fsdp", f"{sharded}: {_FSDP}"
+    yield "n_gpu > 1", f"{backwards}: DataParallel trains on several GPUs in one process"
+    yield "sync_ref_model", f"{backwards}: {_SYNCED}"
+    for name, why in _ELSEWHERE:
+        yield name, f"{backwards}: {why}"
 
 
 def why_not_watched(kind: type[Any]) -> str:
@@ -200,15 +225,15 @@ def why_not_back(trainer: Any) -> str:
     if by_class := why_class_not_back(type(trainer)):
         return by_class
     if getattr(trainer.args, "sync_ref_model", False):
-        return "sync_ref_model changes the reference model, which is not restored"
+        return _SYNCED
     return next((why for name, why in _ELSEWHERE if getattr(trainer, name, None)), "")
 
 
 def _sharded(trainer: Any) -> str:
     if trainer.is_deepspeed_enabled:
-        return "DeepSpeed clips and steps inside its engine and shards the optimizer state"
+        return _DEEPSPEED
     if trainer.is_fsdp_enabled:
-        return "FSDP shards weights and optimizer state over the ranks"
+        return _FSDP
     return ""
 
 

@@ -84,3 +84,9 @@ def test_the_trainers_of_the_installed_libraries_are_listed() -> None:
     assert "every command but culprit, profile, eval, sample, quarantine" in lines["plain loop"]
     assert lines["SFTTrainer"].endswith(": every command but profiles, with exact rollback")
     assert lines["SentenceTransformerTrainer"].startswith("sentence-transformers ")
+    assert lines["GRPOTrainer"].endswith(": every command but profiles, with exact rollback")
+    assert lines["auto_find_batch_size"].startswith("not watched: auto_find_batch_size starts")
+    for name in ("deepspeed", "fsdp"):
+        assert lines[name].startswith("no lr scale, ")
+        assert ", clip, checkpoint, rollback, recover, " in lines[name]
+    assert lines["use_vllm"].startswith("no rollback, recover, skip: vLLM generates")
