@@ -39,13 +39,13 @@ class SlidingWindow(msgspec.Struct, dict=True):
         """Add a number; return the one that leaves the window, or None if there was room."""
         values = self.values
         ordered = self.ordered
-        values.append(value)
-        insort(ordered, value)
-        if len(values) > self.size:
+        fallen = None
+        if len(values) >= self.size:
             fallen = values.pop(0)
             del ordered[bisect_left(ordered, fallen)]
-            return fallen
-        return None
+        values.append(value)
+        insort(ordered, value)
+        return fallen
 
     def clear(self) -> None:
         """Remove all numbers."""

@@ -104,17 +104,22 @@ class Signal(msgspec.Struct):
             x: the value.
             noisier: factor on the standard deviation of this record.
         """
-        if self.count < FIRST_RECORDS:
+        count = self.count
+        if count < FIRST_RECORDS:
             return None
-        ordered, near = self.recent.ordered, self.recent.values[-NEAR_RECORDS:]
+        recent = self.recent
+        ordered, near = recent.ordered, recent.values[-NEAR_RECORDS:]
         near.sort()
         full = len(ordered) == LEVEL_RECORDS
         level = ordered[LEVEL_RECORDS // 2] if full else median_of(ordered)
         low = near[NEAR_RECORDS // 2]
         if low < level:
             level = low
-        sds = self.sds()
-        return Reading(x - level, level, noisier * sds[0], sds[1])
+        known = self.known_sds
+        if known is None or not count % NOISE_EVERY or count < FRESH_RECORDS:
+            known = self.sds()
+        sd, level_sd = known
+        return Reading(x - level, level, noisier * sd, level_sd)
 
     def sds(self) -> list[float]:
         """Return the standard deviation of a record, and the one to compare levels by.
@@ -198,9 +203,7 @@ class Signal(msgspec.Struct):
         """
         self.count += 1
         last, self.last = self.last, x
-        bend = None
-        if last is not None and x != last:
-            bend = self._bend(x - last)
+        bend = self._bend(x - last) if last is not None and x != last else None
         quiet = self.quiet
         if alarmed:
             self.peak, self.quiet = x, QUIET_RECORDS

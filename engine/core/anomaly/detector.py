@@ -213,7 +213,11 @@ class Detector:
         level = None if told else learning.update(loss)
         tail = "after all these steps: not learning"
         if level is None:
-            if scale.unit is None or not state.plateau.update(scale.to(loss), lr):
+            if scale.unit is None:
+                return ()
+            # A loss other than 0 has been placed, and is the newest value of its signal.
+            x = state.stability.loss.last if loss else None
+            if not state.plateau.update(scale.to(loss) if x is None else x, lr):
                 return ()
             level = state.stability.loss_level()
             tail = f"has not improved measurably for {state.plateau.records} steps"
@@ -282,8 +286,13 @@ class Detector:
         finite = rate is not None and math.isfinite(rate)
         if rate is not None and finite and (low := state.throughput.update(rate)):
             found = (_watch("throughput_drop", "throughput", *low),)
-        if memory := memory_by_rank(record):
-            found += self._leaks(memory)
+        allocated, memories = record.get("mem_allocated"), state.memories
+        if record.get("rank_mem") or len(memories) != 1:
+            if memory := memory_by_rank(record):
+                found += self._leaks(memory)
+        elif allocated is not None and (leak := memories[0].update(float(allocated))):
+            alert = _watch("vram_leak", "allocated memory", *leak)
+            found += (msgspec.structs.replace(alert, rank=0),)
         seconds = record.get("rank_s")
         if seconds and (slow := state.straggler.update(seconds)):
             rank, own, others = slow

@@ -177,16 +177,16 @@ class Instability(msgspec.Struct):
         )
 
     def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> Findings:
-        if norm is None or not math.isfinite(norm) or norm <= 0:
+        if norm is None or not 0 < norm < math.inf:
             return ()
-        y = math.log(norm)
-        reading = self.grad.read(y, noisier)
+        y, signal = math.log(norm), self.grad
+        reading = signal.read(y, noisier)
         high = reading is not None and reading.residual > GRAD_RISE * strict.size
         if reading is not None and high and self._explodes(y, reading, strict):
-            self.grad.learn(y, reading, alarmed=True)
+            signal.learn(y, reading, alarmed=True)
             level = math.exp(reading.level)
             return (_finding("grad_explosion", "grad norm", norm, level, reading.z),)
-        self.grad.learn(y, reading)
+        signal.learn(y, reading)
         return ()
 
     def _explodes(self, y: float, reading: Reading, strict: Strictness) -> bool:
@@ -212,12 +212,13 @@ class Instability(msgspec.Struct):
         best = None if grows else self.start.update(loss)
         if best is not None:
             found = (_finding("divergence", "loss", loss, best, None),)
-        placed = self.scale.take(loss)
+        scale = self.scale
+        placed = scale.take(loss)
         if not placed:
             return found
         if len(placed) > 1:
-            self._settle([self.scale.to(value) for value in placed[:-1]])
-        return self._judge_loss(loss, self.scale.to(placed[-1]), strict, noisier) + found
+            self._settle([scale.to(value) for value in placed[:-1]])
+        return self._judge_loss(loss, scale.to(placed[-1]), strict, noisier) + found
 
     def _settle(self, values: list[float]) -> None:
         """Rebuild the baseline from earlier losses, because the scale is new or has changed.

@@ -51,8 +51,8 @@ class Throughput(msgspec.Struct):
         fallen = self.fast.push(rate)
         if fallen is not None and self.low == 0:
             self.slow.push(fallen)
-        self.count += 1
-        if self.count % LOOK_EVERY or len(self.slow) < self.fast.size:
+        self.count = count = self.count + 1
+        if count % LOOK_EVERY or len(self.slow) < self.fast.size:
             return None
         now, before = self.fast.median(), self.slow.median()
         self.low = self.low + LOOK_EVERY if now < DROP_SHARE * before else 0

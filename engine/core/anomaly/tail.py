@@ -72,10 +72,11 @@ class Tail(msgspec.Struct):
             z, self.last_alarm = self.last_alarm, z
             residual, self.last_alarm_residual = self.last_alarm_residual, residual
             self.alarms.append(0)
-        if z > self.largest:
-            self.largest = z
-        if residual > self.largest_residual:
-            self.largest_residual = residual
+        if z > 0:
+            if z > self.largest:
+                self.largest = z
+            if residual > self.largest_residual:
+                self.largest_residual = residual
         if self.alarms:
             self.alarms = [age + 1 for age in self.alarms if age < TAIL_RECORDS]
 

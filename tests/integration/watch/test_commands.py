@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import signal
 import weakref
 from pathlib import Path
 from types import MethodType
@@ -185,6 +186,42 @@ def test_evaluations_of_the_script_are_recorded(tmp_path: Path, monkeypatch: Pat
 
     played = run_of(play_watched(evaluating, tmp_path, monkeypatch))
     assert [step for step, _ in played.at(EvalFinished)] == [3, 6]
+
+
+def test_what_the_script_has_set_up_stays_its_own(tmp_path: Path, monkeypatch: Patch) -> None:
+    """Its metrics, its handlers of signals, and the optimizer and schedule that it has made."""
+    seen: list[Any] = []
+
+    def measuring(folder: Path) -> Any:
+        trainer = plain(folder, num_train_epochs=1, eval_strategy="steps", eval_steps=3)
+        optimizer = torch.optim.SGD(trainer.model.parameters(), lr=0.1, momentum=0.9)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+        trainer.optimizer, trainer.lr_scheduler = optimizer, schedule
+
+        def compute_metrics(predicted: Any) -> dict[str, float]:
+            seen.append([signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)])
+            return {"highest": float(predicted.predictions.max())}
+
+        trainer.compute_metrics = compute_metrics
+        return trainer
+
+    def own(number: int, frame: Any) -> None:
+        """Stand for a handler of the script."""
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        alone = train_alone(measuring, tmp_path / "alone")
+        watched = play_watched(measuring, tmp_path / "watched", monkeypatch)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert len(seen) == 4
+    assert seen == [seen[0]] * 4
+    assert seen[0][1] is own
+    assert torch.equal(watched.weights, alone.weights)
+    assert watched.logged == alone.logged
+    evaluated = run_of(watched).events(EvalFinished)
+    highest = [entry["eval_highest"] for entry in alone.logged if "eval_highest" in entry]
+    assert [event.metrics["highest"] for event in evaluated] == highest
 
 
 def test_another_pass_makes_up_for_skipped_data(tmp_path: Path, monkeypatch: Patch) -> None:

@@ -90,6 +90,7 @@ def test_a_command_without_a_trainer_passes_its_end_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_two_ranks_roll_back_together_and_end_like_uninterrupted_ones(tmp_path: Path) -> None:
     assert in_ranks(2, both_ways, tmp_path) == [0, 0]
     for rank in range(2):
