@@ -21,6 +21,7 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
         "model.quantize: int8 separates outliers, whose number depends on the data": (
             config.model.quantize == "int8"
         ),
+        "train.strategy: fsdp gathers and frees the weights of each layer": train.shards,
         "adapter: none trains the weights of the model itself": config.adapter.kind == "none",
         f"CUDA graphs need a CUDA device, and this is {kind}": (
             train.fast != "static" and kind != "cuda"

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from peft import PeftModel
 from torch import nn
 from transformers import (
@@ -19,6 +20,8 @@ from transformers.utils import is_flash_attn_2_available
 
 from ..config.adapter.files import AdapterFile
 from ..config.checks import check_model, check_vision, require
+from ..config.checks.sharding import sharded_experts
+from ..config.memory.architecture import EXPERTS
 from ..config.schema import ModelConfig, RunConfig, TrainConfig
 from ..errors import ModelError
 from .adapter.attach import (
@@ -74,7 +77,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
 
     Args:
         config: The run; its sections `model`, `adapter` and `train` are used.
-        device: Device of the model.
+        device: Device of the model; one that is to be sharded is loaded into host memory.
         progress: Called with (label, done, total) while loading.
 
     Raises:
@@ -83,6 +86,13 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
             names the next step.
     """
     dtype = compute_dtype(config.model.precision, device)
+    if config.train.shards:  # layer by layer, parts go to the device later
+        trained = dtype_name(_trained_dtype(config, dtype, device))
+        model = replace(config.model, precision=dtype_name(dtype))
+        config = replace(
+            config, model=model, train=replace(config.train, adapter_precision=trained)
+        )
+        device = torch.device("cpu")
     source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id, config.model.revision):
         progress("Loading tokenizer", 0, 1)
@@ -273,6 +283,9 @@ def _load_base(
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     if sees_images(settings):
         require(check_vision(config), {}, model.id)
+    text = settings.get_text_config()
+    if any((getattr(text, name, None) or 0) > 1 for name in EXPERTS):
+        require(sharded_experts(config), {}, model.id)
     quantization = quantization_of(config, settings, dtype)
     places = {"": device}
     if lean and quantization is not None and device.type == "cuda":

@@ -3,6 +3,10 @@
 | object and attribute | patch | reason |
 |---|---|---|
 | `accelerator.prepare_model` | `without_ddp` | captured graphs cannot use the hooks of DDP |
+| `accelerator.prepare_model` | `keep_sharded` | a sharded model is where it belongs already |
+| `accelerator.autocast_handler` | `keep_sharded` | cached casts would keep gathered weights |
+| `model.hf_device_map` | `keep_sharded` | accelerate refuses 4-bit models that were on the host |
+| `layer.quant_state` | `keep_quant_states` | a part of a 4-bit weight loses its constants |
 | `accelerator.backward` | `poison_nonfinite` | a non-finite loss has to reach every rank |
 | `model.zero_grad` | `zero_grad_of_trained` | the walk over all modules makes the device wait |
 | `optimizer.step` | `guard_optimizer` | a refused update must not change weights or state |
@@ -28,7 +32,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
@@ -63,9 +67,46 @@ def without_ddp(accelerator: Any) -> None:
     accelerator.prepare_model = functools.partial(accelerator.prepare_model, evaluation_mode=True)
 
 
-def zero_grad_of_trained(model: Any) -> None:
-    """Let `zero_grad` touch only trained parameters, without a walk over all modules."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+def keep_sharded(accelerator: Any) -> None:
+    """Let the accelerator prepare a sharded model without DDP, moves, and a cache of casts.
+
+    The cache would keep a copy of every gathered weight in 16 bits until the end of the pass.
+    """
+    from accelerate.utils import AutocastKwargs  # deferred: a watched script may not have it
+
+    prepare = accelerator.prepare_model
+
+    @functools.wraps(prepare)
+    def prepared(model: Any, **named: Any) -> Any:
+        if getattr(model, "hf_device_map", None):
+            model.hf_device_map = {"": accelerator.device}
+        return prepare(model, **{**named, "device_placement": False, "evaluation_mode": True})
+
+    accelerator.prepare_model = prepared
+    accelerator.autocast_handler = AutocastKwargs(cache_enabled=False)
+
+
+def keep_quant_states(model: Any, device: torch.device) -> None:
+    """Let each 4-bit layer keep the constants of its weight, whole and on the device.
+
+    bitsandbytes finds them there when the weight is a plain tensor, as gathered ones are.
+    """
+    for layer in model.modules():
+        state = getattr(getattr(layer, "weight", None), "quant_state", None)
+        if state is not None:
+            state.to(device)
+            layer.quant_state = state
+
+
+def zero_grad_of_trained(model: Any, trained: Sequence[torch.nn.Parameter] | None = None) -> None:
+    """Let `zero_grad` touch only trained parameters, without a walk over all modules.
+
+    Args:
+        model: the model.
+        trained: its trained parameters; None takes those that require a gradient.
+    """
+    if trained is None:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
 
     def zero_grad(set_to_none: bool = True) -> None:
         for parameter in trained:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -33,7 +33,6 @@ from ..run.data_sample import write_sample
 from ..run.identity.run_identity import RunIdentity
 from ..run.run_dir import RunDirectory
 from .checkpoint.ema import WeightsEma
-from .checkpoint.training_state import TrainingState, trained_weights
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
 from .control.culprit_search import Repeatable
@@ -43,7 +42,6 @@ from .distributed.rank_agreement import agreement_of
 from .event_log import EventLog
 from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
-from .monitoring.gradient_flow import GradientFlow
 from .monitoring.lr_find import LrRangeTest
 from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
@@ -60,6 +58,7 @@ from .trainers.arguments import trainer_arguments
 from .trainers.build import AnyTrainer, build_trainer
 from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
+from .trainers.strategy import average_of, averaged_weights, flow_of, state_of
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +89,7 @@ def train(
     queue = CommandQueue(start.run, setup.agreement, signals, event_log.folder_losses)
     source, control = open_data(setup, start, event_log, queue, monitor)
     planned = memory_probe.planned_of(setup.config, trainer)
-    ema = build_ema(setup)
+    ema = average_of(trainer, setup.loaded.model, setup.config.train.ema)
     controlled = engine_trainer(setup, trainer, source, ema, event_log)
     parts = SessionParts(
         config=setup.config,
@@ -104,7 +103,7 @@ def train(
         trainer=controlled,
         repeatable=repeatable_of(setup, controlled),
         device=place.device,
-        flow=GradientFlow(setup.loaded.model),
+        flow=flow_of(trainer, setup.loaded.model),
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_plan_check(planned),
         identity=identity,
@@ -263,12 +262,6 @@ def may_have_weights(setup: Setup) -> bool:
     return setup.examples.weighted or streamed
 
 
-def build_ema(setup: Setup) -> WeightsEma | None:
-    """Build the moving average of the trained weights; None if the run keeps none."""
-    decay = setup.config.train.ema
-    return WeightsEma(trained_weights(setup.loaded.model), decay) if decay else None
-
-
 def engine_trainer(
     setup: Setup,
     trainer: AnyTrainer,
@@ -289,13 +282,13 @@ def engine_trainer(
         collator(setup.config, setup.loaded, packed=False),
         agreement=setup.agreement,
         progress=event_log.progress,
-        weights=ema.in_place_of_weights if ema else nullcontext,
+        weights=averaged_weights(trainer, ema),
     )
     offload = DeviceOffload(model, trainer, setup.place.device, ema)
     return EngineTrainer(
         trainer,
         source,
-        TrainingState(trainer, model, ema, setup.loaded.initial),
+        state_of(trainer, setup.loaded, ema),
         evaluator,
         offload,
     )
@@ -373,6 +366,8 @@ def facts_before(
         ranks += f" on {config.train.nodes} nodes"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
     facts |= mix_facts(config, examples.mix, setup.plan)
+    if trainer.sharded is not None:
+        facts["strategy"] = f"FSDP: each rank has 1/{trainer.sharded.ranks} of every weight"
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -139,6 +140,10 @@ class ForeignState:
         self._memory.restore(self._before, boundary.step)
         self._parts.model.zero_grad(set_to_none=True)
         restore_rng(boundary.rng)
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing, because rank 0 has what `save_shared` writes."""
+        return nullcontext()
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write what is equal on all ranks: weights, optimizer, buffers, loss scaler, counters."""

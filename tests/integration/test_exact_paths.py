@@ -30,7 +30,11 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "contrastive": ("contrastive", {"train__ema": 0.9, "train__optimizer": "adamw", **AGAIN}),
     "sft": ("sft", {"train__optimizer": "adafactor"}),
     "packed": ("sft", {**PACKED, "train__ema": 0.9, "train__optimizer": "lion"}),
+    "sharded": ("sft", {"train__strategy": "fsdp", "train__ema": 0.9, **AGAIN}),
+    "sharded NF4": ("sft", {"train__strategy": "fsdp", "model__quantize": "nf4", **AGAIN}),
+    "sharded whole": ("sft", {"train__strategy": "fsdp", "adapter": "none", "train__lr": 0.001}),
 }
+SHARDED = ("sharded", "sharded whole", "sharded NF4")
 TIMED = ("throughput", "memory", "straggler")
 """Detectors of what is measured anew by every process: the clock, the machine."""
 SETTINGS = ["lr scale 0.5", "clip p90", "policy nonfinite halt"]
@@ -79,8 +83,9 @@ def _go_on(place: RankPlace, runs: list[RunDirectory]) -> None:
         (2, ("packed",)),
         pytest.param((1, ("packed", "sft")), marks=pytest.mark.long),
         pytest.param((2, ("contrastive", "sft")), marks=pytest.mark.long),
+        pytest.param((2, SHARDED), marks=pytest.mark.long),
     ],
-    ids=["1 rank", "2 ranks", "1 rank, other kinds", "2 ranks, other kinds"],
+    ids=["1 rank", "2 ranks", "1 rank, other kinds", "2 ranks, other kinds", "2 ranks, sharded"],
 )
 def runs(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

@@ -12,7 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -174,6 +174,10 @@ class Counter:
         """Undo a step."""
         self.counter = boundary.counter
         self.position.move_to(boundary.step, 0.01)
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Nothing has to be gathered."""
+        return nullcontext()
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write the counter."""

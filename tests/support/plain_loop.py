@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +131,10 @@ class PlainLoop:
         self.schedule.load_state_dict(boundary.scheduler)
         restore_rng(boundary.rng)
         self._move(boundary.step)
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Nothing has to be gathered."""
+        return nullcontext()
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write model, optimizer and schedule."""

@@ -8,6 +8,7 @@ from .machine import check_experts, check_hardware, check_model, check_vision
 from .objective import OBJECTIVE
 from .problem import Problem, require
 from .quantized import check_quantized, stored_quantization
+from .sharding import check_sharding
 from .source_paths import (
     broken_links_of_pattern,
     files_of_pattern,
@@ -40,4 +41,5 @@ __all__ = [
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Return the contradictions within a configuration, whatever machine it runs on."""
-    return [problem for check in (*OBJECTIVE, *DATA, *TRAINING) for problem in check(config)]
+    checks = (*OBJECTIVE, *DATA, *TRAINING, check_sharding)
+    return [problem for check in checks for problem in check(config)]

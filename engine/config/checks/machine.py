@@ -10,6 +10,7 @@ from ..memory.hardware import Hardware
 from ..schema import RunConfig
 from ..sections.optimizers import OPTIMIZERS
 from .problem import Problem
+from .sharding import sharded_experts, sharded_vision
 
 
 def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
@@ -32,17 +33,19 @@ def check_model(config: RunConfig, layers: int) -> list[Problem]:
 
 def check_experts(config: RunConfig) -> list[Problem]:
     """Return the settings that a mixture-of-experts model does not support."""
-    if config.train.fast != "on":
-        return []
-    return [Problem("train.fast", refusal(MIXTURE_OF_EXPERTS))]
+    found = list(sharded_experts(config))
+    if config.train.fast == "on":
+        found.append(Problem("train.fast", refusal(MIXTURE_OF_EXPERTS)))
+    return found
 
 
 def check_vision(config: RunConfig) -> list[Problem]:
     """Return the settings that a vision-language model does not support."""
-    if config.train.memory != "lean":
-        return []
-    text = "got lean, which does not support vision-language models; set train.memory: plain"
-    return [Problem("train.memory", text)]
+    found = list(sharded_vision(config))
+    if config.train.memory == "lean":
+        text = "got lean, which does not support vision-language models; set train.memory: plain"
+        found.append(Problem("train.memory", text))
+    return found
 
 
 def _check_devices(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:

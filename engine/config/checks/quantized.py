@@ -65,6 +65,14 @@ def check_quantized(config: RunConfig, settings: Mapping[str, Any]) -> Iterator[
     if stored is None:
         return
     name, method, asked = config.model.id, method_of(stored), config.model.quantize
+    if config.train.shards:
+        yield Problem(
+            "model.id",
+            f"{name} is already quantized with {method}, which train.strategy: fsdp cannot split; "
+            "use its unquantized variant, which model.quantize: nf4 quantizes while it is loaded, "
+            "or train.strategy: ddp",
+        )
+        return
     if method == "bitsandbytes":
         form = stored_form(stored)
         if asked != form:

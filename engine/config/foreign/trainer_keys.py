@@ -78,10 +78,13 @@ WITHOUT_EFFECT = keys_by_reason(
     }
 )
 """Keys that do not change the result, and what they are about."""
+_FSDP = (
+    "sharding is not imported; remove the keys of FSDP, and set train.strategy: fsdp in the result"
+)
 REFUSED = {
     "deepspeed": "fttui does not shard with DeepSpeed; use one GPU, or train.devices for DDP",
-    "fsdp": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
-    "fsdp_config": "fttui does not shard with FSDP; use one GPU, or train.devices for DDP",
+    "fsdp": _FSDP,
+    "fsdp_config": _FSDP,
     "parallelism_config": "fttui does not split a model; train.devices puts a copy on each (DDP)",
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }

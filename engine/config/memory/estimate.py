@@ -16,6 +16,7 @@ from ..sections.optimizers import TrainedTensor, state_bytes
 from .activation_memory import MicroBatchShape, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
+from .sharding import casts_at_once, gathered_bytes, gradient_copies, parts, split_weights
 
 __all__ = [
     "Architecture",
@@ -87,7 +88,7 @@ class MemoryEstimate:
     logits: int
     """Logits of the loss; 0 if the peak is inside a layer."""
     workspace: int
-    """The matrix being dequantized, and the workspace of the matrix library."""
+    """The matrix being dequantized, what FSDP gathers, and the workspace of the matrix library."""
     context: int
     """Memory outside the allocated tensors: CUDA context and fragmentation."""
     architecture: Architecture
@@ -156,18 +157,19 @@ def estimate_memory(
     adapter_bytes = trained * formats.adapter
     average_bytes = _copies(config, trained, formats)
     whole, kept = _weights(config, arch, formats)
-    casts = 0
+    casts = _casts(config, arch, trained, formats)
     if config.adapter.kind == "none":
         whole, kept = _frozen(config, arch, formats)
-        # Mixed precision keeps the casts of all trained weights during a pass.
-        casts = trained * formats.compute if formats.adapter > formats.compute else 0
-        if not isinstance(config.train.layers, int):
-            casts = max(casts, HEAD_GRADIENTS * arch.vocabulary * arch.hidden * formats.adapter)
         config = replace(config, adapter=replace(config.adapter, r=0, dropout=0.0))
     optimizer, paged = state_bytes(config.train, adapters, formats.adapter)
+    frozen_bytes = formats.linear, formats.compute
+    gathered = gathered_bytes(config, arch, trained, frozen_bytes, formats.adapter)
+    split = parts(config)
+    whole = split_weights(whole, arch.linear_params * formats.linear, split)
+    kept, optimizer = kept / split, optimizer / split
+    average_bytes, adapter_bytes = average_bytes // split, adapter_bytes // split
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
-    # DDP keeps a second copy of the gradients; fast mode does not use it.
-    copies = 2 if config.train.ranks > 1 and not graphs else 1
+    copies = gradient_copies(config, graphs=graphs)
     moment = MicroBatchShape(
         config,
         arch,
@@ -177,7 +179,7 @@ def estimate_memory(
         sequences_per_micro_batch(config),
         graphs,
     ).fullest()
-    workspace = casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
+    workspace = gathered + casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
     outside = CONTEXT_BYTES[device] + (GRAPH_BYTES * arch.layers if graphs else 0)
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
@@ -204,6 +206,17 @@ def estimate_memory(
     )
 
 
+def _casts(config: RunConfig, arch: Architecture, trained: int, formats: _Formats) -> float:
+    """Return the bytes of casts of the model's own trained weights; 0 for an adapter."""
+    if config.adapter.kind != "none":
+        return 0
+    mixed = formats.adapter > formats.compute
+    casts = casts_at_once(config, arch, trained) * formats.compute if mixed else 0
+    if isinstance(config.train.layers, int):
+        return casts
+    return max(casts, HEAD_GRADIENTS * arch.vocabulary * arch.hidden * formats.adapter)
+
+
 def _copies(config: RunConfig, trained: int, formats: _Formats) -> int:
     """Return the bytes of copies of the trained weights: the moving average and the reference."""
     average = 4 * trained if config.train.ema else 0
@@ -222,10 +235,11 @@ def _loading(config: RunConfig, arch: Architecture, formats: _Formats, held: flo
 
 @dataclass(frozen=True)
 class _Formats:
-    """Bytes per number in compute precision and of the adapter."""
+    """Bytes per number in compute precision, of the adapter, and of frozen linears."""
 
     compute: int
     adapter: int
+    linear: float
 
     @classmethod
     def of(cls, config: RunConfig, bf16_on_gpu: bool) -> _Formats:
@@ -234,7 +248,9 @@ class _Formats:
         compact = bf16_on_gpu and config.model.quantize in ("nf4", "fp4") and precision == "bf16"
         chosen = config.train.adapter_precision
         adapter = ("bf16" if compact else "fp32") if chosen == "auto" else chosen
-        return cls(4 if precision == "fp32" else 2, 4 if adapter == "fp32" else 2)
+        compute = 4 if precision == "fp32" else 2
+        packed = config.model.quantize in ("nf4", "fp4")
+        return cls(compute, 4 if adapter == "fp32" else 2, NF4_BYTES if packed else compute)
 
 
 def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[float, float]:

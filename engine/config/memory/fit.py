@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from ..checks.sharding import check_sharding
 from ..schema import RunConfig
 from .architecture import Architecture
 from .estimate import GIB, MemoryEstimate, estimate_memory
@@ -161,7 +162,8 @@ def _may_be_lean(config: RunConfig, arch: Architecture) -> bool:
     targets = adapter.targets if isinstance(adapter.targets, list) else []
     at_ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
     trains_ends = adapter.modules_to_save or config.added_tokens or at_ends
-    return config.model.quantize == "nf4" and not trains_ends and not arch.sees_images
+    supported = config.model.quantize == "nf4" and not config.train.shards
+    return supported and not trains_ends and not arch.sees_images
 
 
 @dataclass(frozen=True)
@@ -261,9 +263,10 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
         _one_at_a_time,
     )
     yield (
-        lambda c: "Set train.optimizer: paged_adamw_8bit",
-        lambda c: _with_train(c, optimizer="paged_adamw_8bit"),
+        lambda c: "Set train.strategy: fsdp (the same result, more traffic between the devices)",
+        lambda c: _split(c, arch),
     )
+    yield lambda c: "Set train.optimizer: paged_adamw_8bit", _paged
     yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
     yield (
         lambda c: "Set train.activations: host (the same result, somewhat slower)",
@@ -293,13 +296,25 @@ def _in_nf4(config: RunConfig) -> RunConfig:
     return config if unquantized else _with_model(config, quantize="nf4")
 
 
+def _split(config: RunConfig, arch: Architecture) -> RunConfig:
+    """Split the model over the ranks, where a sharded run supports everything else."""
+    split = _with_train(config, strategy="fsdp", fast="off")
+    refused = arch.mixture is not None or arch.sees_images or any(check_sharding(split))
+    return config if refused else _with_train(config, strategy="fsdp")
+
+
+def _paged(config: RunConfig) -> RunConfig:
+    return config if config.train.shards else _with_train(config, optimizer="paged_adamw_8bit")
+
+
 def _without_graphs(config: RunConfig) -> RunConfig:
     return _with_train(config, fast="off") if config.train.fast == "auto" else config
 
 
 def _may_wait_on_host(config: RunConfig) -> bool:
     """Whether activation checkpoints exist and may be on the host, which excludes graphs."""
-    return config.train.recomputes and config.train.fast != "on"
+    train = config.train
+    return train.recomputes and train.fast != "on" and not train.shards
 
 
 def _with_model(config: RunConfig, **values: object) -> RunConfig:

@@ -52,6 +52,8 @@ class OptimizerKind:
     """Whether the state is always in fp32; otherwise it has the precision of its weight."""
     compensated: bool = False
     """Whether weights in bf16 have one more state value, which sums up their rounding errors."""
+    elementwise: bool = False
+    """Whether each element of a weight is updated by its own gradient and state alone."""
     betas: bool = False
     """Whether it uses `train.betas`."""
     epsilon: bool = False
@@ -102,7 +104,7 @@ def _eight_bits(states: float, *, paged: bool, epsilon: bool) -> OptimizerKind:
 
 
 OPTIMIZERS: dict[str, OptimizerKind] = {
-    "adamw": _adam("torch"),
+    "adamw": replace(_adam("torch"), elementwise=True),
     "adamw_8bit": _eight_bits(2, paged=False, epsilon=True),
     "paged_adamw_8bit": _eight_bits(2, paged=True, epsilon=True),
     "adafactor": OptimizerKind("transformers", 0, state_in_fp32=True),
@@ -110,7 +112,7 @@ OPTIMIZERS: dict[str, OptimizerKind] = {
     "lion_8bit": _eight_bits(1, paged=False, epsilon=False),
     "paged_lion_8bit": _eight_bits(1, paged=True, epsilon=False),
     "lamb": _adam(),
-    "sgd": OptimizerKind("torch", 1, momentum=True, plain=True),
+    "sgd": OptimizerKind("torch", 1, elementwise=True, momentum=True, plain=True),
     "muon": OptimizerKind("torch", 1, betas=True, epsilon=True, momentum=True, matrices_only=True),
     "lookahead": _adam("torch", 3),
     "ranger": _adam(states=3),

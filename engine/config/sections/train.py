@@ -203,6 +203,10 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     several."""
     nodes: Count = 1
     """Number of machines that train together; `fttui run` is started on each of them."""
+    strategy: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share the work. ddp: each has the whole model; fsdp: each has a part of
+    every weight, gradient and optimizer state, and gathers a layer when it needs it (for task sft
+    with quantize: none, nf4 or fp4)."""
     restarts: CountOrZero = 0
     """How often the processes are restarted from the last checkpoint after a crash."""
     collective_timeout_s: Positive = 600.0
@@ -227,6 +231,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     def ranks(self) -> int:
         """The number of processes on all nodes."""
         return self.nodes * self.devices
+
+    @property
+    def shards(self) -> bool:
+        """Whether each process holds a part of the model only."""
+        return self.strategy == "fsdp"
 
     @property
     def recomputes(self) -> bool:

@@ -97,7 +97,8 @@ class Checkpointer:
         name = self._fresh_name(counters.step, timeline)
         folder = self.ledger.path(name)
         own: Files = {}
-        errors = self._agreement.errors(attempt(lambda: self._write(folder, counters, own)))
+        with self._state.gathered():
+            errors = self._agreement.errors(attempt(lambda: self._write(folder, counters, own)))
         manifest = None
         if not errors:
             sent = self._files.collect(own)

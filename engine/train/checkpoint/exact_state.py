@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .counters import Counters
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from .training_state import Boundary
@@ -20,6 +21,9 @@ class ExactState(Protocol):
 
     def return_to(self, boundary: Boundary) -> None:
         """Undo a step that was started but not applied."""
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Return a context in which rank 0 has what `save_shared` writes; all ranks enter it."""
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write the part of the state that is equal on every rank; called on rank 0."""

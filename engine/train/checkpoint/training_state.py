@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import safetensors.torch
@@ -78,6 +79,18 @@ class StagedState:
     counters: Counters
     average: dict[str, Tensor] | None
     """The average of the trained weights; None if the checkpoint or this run has none."""
+    bit_sums: list[int] | None = None
+    """Of a sharded model, the sums of the bits of each whole value; None if nothing is split."""
+
+
+class Shared(NamedTuple):
+    """What ranks share of a state."""
+
+    weights: dict[str, Tensor]
+    average: dict[str, Tensor] | None
+    """The average of the trained weights; None if the run keeps none."""
+    machinery: dict[str, Any]
+    """The content of `OPTIMIZER`."""
 
 
 def rng_file(rank: int) -> str:
@@ -116,14 +129,25 @@ class TrainingState:
         model: PeftModel,
         ema: WeightsEma | None = None,
         initial: Mapping[str, Tensor] | None = None,
+        *,
+        weights: Mapping[str, Tensor] | None = None,
     ) -> None:
+        """Take what the state consists of.
+
+        Args:
+            trainer: the trainer, whose optimizer may be made later.
+            model: the model that is trained.
+            ema: the moving average of the trained weights; None if the run keeps none.
+            initial: the adapter before training, if the base weights depend on it.
+            weights: the live trained weights by name; None takes those of the model.
+        """
         self._trainer = trainer
         self._model = model
         self._ema = ema
         self._initial = dict(initial or {})
         """The adapter before training, if the base weights depend on it."""
         self._file = ADAPTER if _has_adapter(model) else OWN
-        self._weights = trained_weights(model)
+        self._weights = trained_weights(model) if weights is None else dict(weights)
         self._others = trainer.own_parameters
 
     def mark(self, position: int) -> Boundary:
@@ -178,20 +202,33 @@ class TrainingState:
         for group, saved in zip(groups, held.machinery["optimizer"]["groups"], strict=True):
             group["lr"] = saved["lr"]
 
+    def gathered(self) -> AbstractContextManager[None]:
+        """Return a context in which rank 0 has what ranks share, which here it always has."""
+        return nullcontext()
+
+    def _shared(self) -> Shared:
+        average = self._ema.average if self._ema is not None else None
+        return Shared(self._weights, average, self._machinery())
+
+    def _shape(self, name: str) -> torch.Size:
+        """Return the shape of a trained weight as it is saved."""
+        return self._weights[name].shape
+
     def save_shared(self, folder: Path, counters: Counters) -> None:
         """Write what ranks share: weights, their average, optimizer, schedule, scaler, counters.
 
         Raises:
             CheckpointError: a weight is not finite.
         """
-        save_weights(self._weights, folder / self._file)
-        if self._ema is not None:
-            save_weights(self._ema.average, folder / EMA)
+        shared = self._shared()
+        save_weights(shared.weights, folder / self._file)
+        if shared.average is not None:
+            save_weights(shared.average, folder / EMA)
         if self._initial:
             save_weights(self._initial, folder / INITIAL)
         if _has_adapter(self._model):
             self._model.peft_config["default"].save_pretrained(str(folder))
-        torch.save(self._machinery(), folder / OPTIMIZER)
+        torch.save(shared.machinery, folder / OPTIMIZER)
         (folder / COUNTERS).write_bytes(msgspec.msgpack.encode(counters))
 
     def save_own(self, folder: Path, rank: int) -> None:
@@ -285,7 +322,7 @@ class TrainingState:
         live = [*self._weights.values(), *self._others.values(), *average]
         live += state_tensors(machinery["optimizer"])
         plain = (
-            bit_sums(live),
+            self._bit_sums(live),
             state_scalars(machinery["optimizer"]),
             machinery["optimizer"]["groups"],
             self._trainer.lr_scheduler.last_epoch,
@@ -296,19 +333,22 @@ class TrainingState:
         )
         return hashlib.blake2b(repr(plain).encode(), digest_size=16).digest()
 
+    def _bit_sums(self, tensors: Iterable[Tensor]) -> list[int]:
+        """Return the sums of the bits of live values, equal on all ranks if their states are."""
+        return bit_sums(tensors)
+
     def _check_weights(self, folder: Path, file: str, found: dict[str, Tensor]) -> None:
-        own = self._weights
-        if missing := sorted(own.keys() ^ found.keys()):
+        if missing := sorted(self._weights.keys() ^ found.keys()):
             raise CheckpointError(
                 f"checkpoint {folder.name}: {file} holds a different set of weights than this "
                 f"run trains, such as {missing[0]}; resume with the sections adapter and train "
                 "it was made with"
             )
         for name, tensor in found.items():
-            if tensor.shape != own[name].shape:
+            if tensor.shape != self._shape(name):
                 raise CheckpointError(
                     f"checkpoint {folder.name}: {file}: {name} is {list(tensor.shape)}, this run "
-                    f"has {list(own[name].shape)}; resume with the section adapter it was "
+                    f"has {list(self._shape(name))}; resume with the section adapter it was "
                     "made with"
                 )
 

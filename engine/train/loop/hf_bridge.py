@@ -22,9 +22,9 @@ data positions belong to fttui, which is what makes an in-process rollback possi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -41,7 +41,7 @@ from ...model.host_embedding import send_to_device
 from ..cuda_graphs.eligibility import fast_path
 from ..cuda_graphs.strategy import GraphStrategy
 from ..forward import Forward
-from ..patches import zero_grad_of_trained
+from ..patches import keep_sharded, zero_grad_of_trained
 from ..position import Position
 from ..profiler_spans import span
 from .clipping import clip_gradients
@@ -50,6 +50,9 @@ from .step_loop import StepLoop
 from .update_gate import gate_of
 from .update_seams import connect_updates
 
+if TYPE_CHECKING:
+    from ..distributed.sharding import ShardedModel  # slow to import
+
 
 class SteppedTrainer(OwnOptimizer):
     """Mixin in front of `transformers.Trainer` that calls the step hooks; start it with `run`."""
@@ -57,6 +60,8 @@ class SteppedTrainer(OwnOptimizer):
     step_loop: StepLoop
     forward: Forward
     """The strategy by which micro-batches pass through the model."""
+    sharded: ShardedModel | None = None
+    """The parts of the model on this rank; None if each rank has the whole model."""
 
     def __init__(
         self,
@@ -84,6 +89,20 @@ class SteppedTrainer(OwnOptimizer):
         """
         graphs, fact = fast_path(config, self, pad_id, log)
         self.forward = self.eager_forward(fact) if graphs is None else GraphStrategy(graphs, fact)
+
+    def shard(self, trained: Mapping[str, Tensor]) -> None:
+        """Split the model over all ranks, which call this together.
+
+        Args:
+            trained: the trained weights by the names under which they are saved.
+
+        Raises:
+            ModelError: a weight cannot be split.
+        """
+        from ..distributed.sharding import ShardedModel  # deferred: it is slow to import
+
+        trainer: Any = self
+        self.sharded = ShardedModel(trainer.model, trainer.args.device, trained)
 
     def eager_forward(self, fact: str) -> Forward:
         """Return the forward strategy without CUDA graphs; each task has its own."""
@@ -131,10 +150,18 @@ class SteppedTrainer(OwnOptimizer):
 
     def _prepare_for_training(self, *arguments: Any, **named: Any) -> Any:
         """Prepare model and optimizer, and make `zero_grad` visit only trained parameters."""
-        self.forward.prepare(self.accelerator)  # type: ignore[attr-defined]  # of the trainer
+        sharded, accelerator = self.sharded, self.accelerator  # type: ignore[attr-defined]  # of the trainer
+        self.forward.prepare(accelerator)
+        if sharded is not None:
+            keep_sharded(accelerator)
         model, loader = super()._prepare_for_training(*arguments, **named)  # type: ignore[misc]  # of the trainer
-        zero_grad_of_trained(model)
+        zero_grad_of_trained(model, None if sharded is None else sharded.trained)
         return model, loader
+
+    def _move_model_to_device(self, model: Any, device: torch.device) -> None:
+        """Move the model to the device, unless it is split first and its parts are moved then."""
+        if not self.recipe.shards:
+            super()._move_model_to_device(model, device)  # type: ignore[misc]  # of the trainer
 
     def get_train_dataloader(self) -> Any:
         """Return the endless batch source, which is read by position."""
@@ -208,6 +235,8 @@ class SteppedTrainer(OwnOptimizer):
         """
 
         def clip(limit: float) -> Tensor:
+            if self.sharded is not None:
+                return self.sharded.clip(limit)
             self.forward.average_gradients()
             trained = [p for p in model.parameters() if p.requires_grad]
             clip_norm = partial(self.accelerator.clip_grad_norm_, trained)  # type: ignore[attr-defined]  # of the trainer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -16,6 +16,9 @@ from ...core.schedules import Factor, own_factor
 from ...errors import ConfigError
 from .optimizer_kinds import OWN, build_own, moments
 
+if TYPE_CHECKING:
+    from ..distributed.sharding import ShardedModel  # slow to import
+
 
 class OwnOptimizer:
     """Mixin in front of `transformers.Trainer` that makes the configured optimizer and schedule."""
@@ -23,6 +26,8 @@ class OwnOptimizer:
     recipe: TrainConfig
     lr_factor: Factor | None
     """Replaces the configured schedule; None keeps it."""
+    sharded: ShardedModel | None = None
+    """The parts of the model on this rank, which are optimized; None trains whole weights."""
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Return the configured optimizer over the parameter groups of the model.
@@ -37,6 +42,9 @@ class OwnOptimizer:
             trained = model if model is not None else trainer.model
             decayed = set(trainer.get_decay_parameter_names(trained))
             groups = parameter_groups(trained, self.recipe, decayed)
+            if self.sharded is not None:
+                for group in groups:
+                    group["params"] = [self.sharded.part_of(one) for one in group["params"]]
             if self.recipe.optimizer in OWN:
                 trainer.optimizer = build_own(self.recipe.optimizer, groups, self.recipe)
             else:

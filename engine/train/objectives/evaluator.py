@@ -15,7 +15,7 @@ from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
 from ...data.batches.batch_source import Batch
 from ...data.dataset import Example
-from ...losses.cross_entropy import selected_cross_entropy
+from ...losses.cross_entropy import IGNORED, selected_cross_entropy
 from ...losses.masks import Texts
 from ...losses.weights import drop_weights
 from ...model.hidden import HiddenStates, lm_head_of
@@ -97,12 +97,19 @@ class Evaluator:
                 raise EvaluationInterrupted(
                     f"evaluation interrupted after {number} of {total} batches"
                 )
-            if examples := own[number * size : (number + 1) * size]:
-                batch = self._collate(examples)
+            examples = own[number * size : (number + 1) * size]
+            if examples or self._config.train.shards:
+                batch = self._collate(examples) if examples else self._without_labels()
                 batch.pop("ids", None)
                 drop_weights(batch)
                 yield self._trainer._prepare_inputs(batch)
             self._progress("evaluating", number + 1, total)
+
+    def _without_labels(self) -> Batch:
+        """Return a batch that counts nothing; the ranks of a sharded model run all passes."""
+        batch = self._collate(self._examples[:1])
+        batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+        return batch
 
     def _forward(self, hidden: HiddenStates, batch: Batch) -> Tensor:
         self._trainer.model(
@@ -176,6 +183,7 @@ class Evaluator:
                 **inputs,
                 max_new_tokens=self._config.eval.sample_tokens,
                 do_sample=False,
+                synced_gpus=self._config.train.shards,
                 use_cache=True,
                 pad_token_id=self._tokenizer.pad_token_id,
             )

@@ -54,6 +54,8 @@ class RowLossComputer:
         Raises:
             NoRowLosses: the loss has no part that belongs to a single row.
         """
+        if self._config.train.shards:
+            raise NoRowLosses("with train.strategy: fsdp a rank cannot run the model by itself")
         if self._config.task == "contrastive" and self._config.contrastive.kind == "cosent":
             raise NoRowLosses("the CoSENT loss compares all pairs of a step with each other")
         with evaluation_mode(self._trainer):

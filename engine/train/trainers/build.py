@@ -12,6 +12,7 @@ from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
 from ...core.schedules import Factor
 from ...errors import ConfigError
+from ..checkpoint.training_state import trained_weights
 from ..patches import on_one_device
 from ..position import Position
 from .pairs import PairTrainer
@@ -53,6 +54,7 @@ def build_trainer(
 
     Raises:
         ConfigError: `train.devices` or `train.fast` cannot be met.
+        ModelError: the model cannot be split over the ranks.
     """
     trainer: AnyTrainer
     common = {
@@ -69,6 +71,8 @@ def build_trainer(
         trainer = text_trainer(config, tokenizer, arguments, common)
     require_ranks(trainer.accelerator.num_processes, config.train.ranks)
     trainer.choose_forward(config, int(tokenizer.pad_token_id), log)
+    if config.train.shards:
+        trainer.shard(trained_weights(model))
     trainer.remove_callback(PrinterCallback)
     return trainer
 

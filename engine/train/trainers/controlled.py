@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
-from ...protocol.commands import Command, GenerateSample
+from ...protocol.commands import Command, GenerateSample, MeasureGradients
 from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
@@ -41,9 +41,14 @@ class EngineTrainer:
     @property
     def refuses(self) -> Mapping[type[Command], str]:
         """The commands that this trainer cannot carry out, with the reasons."""
+        refused: dict[type[Command], str] = {}
         if isinstance(self._trainer, RewardTrainer):
-            return {GenerateSample: "a reward model scores texts and generates none"}
-        return {}
+            refused[GenerateSample] = "a reward model scores texts and generates none"
+        if self._trainer.sharded is not None:
+            refused[MeasureGradients] = (
+                "with train.strategy: fsdp a rank has a part of each gradient"
+            )
+        return refused
 
     @property
     def state(self) -> RepeatableState:

@@ -50,6 +50,8 @@ class DeviceOffload:
         """
         if not self._emptied:
             self._trainer.forward.release()
+            if self._trainer.sharded is not None:
+                self._trainer.sharded.reshard()
             self._model.zero_grad(set_to_none=True)
             for storage in self._storages():
                 self._emptied.append((storage, _bytes_of(storage).to("cpu", copy=True)))
@@ -83,8 +85,9 @@ class DeviceOffload:
         return [s for s in found.values() if s.nbytes() and s.resizable()]
 
     def _tensors(self) -> Iterator[Tensor]:
-        for parameter in self._model.parameters():
-            yield parameter
+        parameters: Iterator[Any] = self._model.parameters()
+        for parameter in parameters:
+            yield parameter if self._trainer.sharded is None else parameter.to_local()
             yield from _tensors_in(getattr(parameter, "quant_state", None))
         yield from self._model.buffers()
         yield from (v for v in live_tensors(self._trainer.optimizer) if not _paged(v))

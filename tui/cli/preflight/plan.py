@@ -83,9 +83,11 @@ def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
     A checkpoint holds the trained weights, with `train.ema` their moving average too, and the state
     of the optimizer.
     """
+    from fttui.engine.config.memory.sharding import gradient_copies, parts
+
     average = config.train.ema > 0
-    each = estimate.gradients // (2 if config.train.ranks > 1 and not estimate.graphs else 1)
-    each = each * (1 + average) + estimate.optimizer
+    each = estimate.gradients // gradient_copies(config, graphs=estimate.graphs)
+    each = (each * (1 + average) + estimate.optimizer) * parts(config)
     kept = config.checkpoint.keep
     return f"checkpoints: about {size(each)} each, {size(each * kept)} for the newest {kept}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -107,6 +108,10 @@ class FakeTrainer:
     def return_to(self, boundary: Any) -> None:
         self.weight = boundary.weight
         self.position.move_to(boundary.step, 0.1)
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """Nothing has to be gathered."""
+        return nullcontext()
 
     def save_shared(self, folder: Path, counters: Counters) -> None:
         if self.unwritable:

@@ -32,7 +32,7 @@ def engine_trainer(examples: int, happened: list[str]) -> tuple[EngineTrainer, A
     weight = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([weight], lr=0.5)
     optimizer.param_groups[0]["lr_ratio"] = 2.0
-    trainer: Any = SimpleNamespace(position=Position(), optimizer=optimizer)
+    trainer: Any = SimpleNamespace(position=Position(), optimizer=optimizer, sharded=None)
     offload: Any = SimpleNamespace(release=lambda: 7, reclaim=lambda: happened.append("reclaim"))
     data, state, evaluator = (
         cast("Any", "data"),
