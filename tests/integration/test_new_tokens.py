@@ -79,8 +79,8 @@ def play_as_rank(place: RankPlace, run: RunDirectory, out: Path) -> None:
     built = trainers_module.build_trainer
     trainers: list[Any] = []
 
-    def build(*args: Any) -> Any:
-        trainers.append(built(*args))
+    def build(*args: Any, **named: Any) -> Any:
+        trainers.append(built(*args, **named))
         return trainers[-1]
 
     with pytest.MonkeyPatch.context() as patch:

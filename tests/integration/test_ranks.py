@@ -48,8 +48,8 @@ def play_with_bad_data(place: RankPlace, run: RunDirectory, script: Script, out:
     built = trainers_module.build_trainer
     trainers: list[Any] = []
 
-    def build(*args: Any) -> Any:
-        trainers.append(built(*args))
+    def build(*args: Any, **named: Any) -> Any:
+        trainers.append(built(*args, **named))
         return trainers[-1]
 
     with pytest.MonkeyPatch.context() as patch:
