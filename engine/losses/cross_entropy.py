@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from ..config.memory.limits import chunk_tokens_for, whole_tiles
+from ..config.memory.limits import chunk_tokens_for, fused_chunk_tokens_for, whole_tiles
+from .fused_rows import RowKernels, is_plain
 from .numerics import in_weight_dtype, widened
 from .sliced import sliced_log_probs, sliced_of
 
@@ -63,8 +65,8 @@ def selected_cross_entropy(
     form = _Form(smoothing, focal, _selected(weights, labels, index))
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
         return _recomputed(states, targets, lm_head, size, form), count
-    fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size, form), count
+    at_once: Callable[..., Tensor] = _FrozenHead.apply
+    return at_once(states, targets, lm_head, size, form, None), count
 
 
 def static_cross_entropy(
@@ -73,6 +75,7 @@ def static_cross_entropy(
     lm_head: nn.Module,
     smoothing: float = 0.0,
     focal: float = 0.0,
+    rows: RowKernels | None = None,
 ) -> Tensor:
     """Sum the next-token loss as `selected_cross_entropy` does, with shapes independent of labels.
 
@@ -85,6 +88,8 @@ def static_cross_entropy(
         lm_head: Maps [n, H] to logits [n, V].
         smoothing: As in `selected_cross_entropy`.
         focal: As in `selected_cross_entropy`.
+        rows: Kernels for the chunks of a frozen head that is a plain linear layer; None computes
+            them by autograd.
 
     Returns:
         The loss sum (fp32 scalar); without any label it is 0 and still in the graph of `hidden`.
@@ -95,15 +100,27 @@ def static_cross_entropy(
         return _shaped(-_static_token_log_probs(hidden, labels, lm_head), focal, None).sum()
     states, targets = _shifted(hidden, labels)
     form = _Form(smoothing, focal)
-    size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+    size, rows = _static_chunks(lm_head, rows)
     if any(parameter.requires_grad for parameter in lm_head.parameters()):
         return _recomputed(states, targets, lm_head, size, form)
-    fused: Callable[..., Tensor] = _FrozenHead.apply
-    return fused(states, targets, lm_head, size, form)
+    at_once: Callable[..., Tensor] = _FrozenHead.apply
+    return at_once(states, targets, lm_head, size, form, rows)
+
+
+def _static_chunks(lm_head: nn.Module, rows: RowKernels | None) -> tuple[int, RowKernels | None]:
+    """Return the tokens of a chunk of static shape, and the kernels if they fit the head."""
+    vocabulary = _vocabulary(lm_head)
+    if rows is None or not is_plain(lm_head):
+        return whole_tiles(chunk_tokens_for(vocabulary)), None
+    return fused_chunk_tokens_for(vocabulary), rows
 
 
 def static_log_probs(
-    hidden: Tensor, labels: Tensor, lm_head: nn.Module, context: Tensor | None = None
+    hidden: Tensor,
+    labels: Tensor,
+    lm_head: nn.Module,
+    context: Tensor | None = None,
+    rows: RowKernels | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum log p(label) over each sequence, with shapes independent of the labels.
 
@@ -113,33 +130,36 @@ def static_log_probs(
         lm_head: Maps [n, H] to logits [n, V].
         context: [B, T] token ids that are summed separately, where `labels` has none; -100
             elsewhere.
+        rows: As in `static_cross_entropy`.
 
     Returns:
         Sums [B] over the labels and over the context, in fp32; 0 for a sequence without any.
     """
     if context is not None:
         every = _static_token_log_probs(
-            hidden, labels.where(labels != IGNORED, context), lm_head
+            hidden, labels.where(labels != IGNORED, context), lm_head, rows
         ).view(labels.shape)
         own = F.pad(labels[:, 1:], (0, 1), value=IGNORED) != IGNORED
         return (every * own).sum(dim=1), (every * ~own).sum(dim=1)
-    found = _static_token_log_probs(hidden, labels, lm_head).view(labels.shape).sum(dim=1)
+    found = _static_token_log_probs(hidden, labels, lm_head, rows).view(labels.shape).sum(dim=1)
     return found, torch.zeros_like(found)
 
 
-def _static_token_log_probs(hidden: Tensor, labels: Tensor, lm_head: nn.Module) -> Tensor:
+def _static_token_log_probs(
+    hidden: Tensor, labels: Tensor, lm_head: nn.Module, rows: RowKernels | None = None
+) -> Tensor:
     """Return log p of the label that each position predicts, [B × T]; 0 without one."""
     states, targets = _shifted(hidden, labels)
     if sliced_of(lm_head) is not None:
         every = sliced_log_probs(states, targets.clamp(min=0), lm_head)
         found = every.masked_fill(targets == IGNORED, 0.0)
     else:
-        size = whole_tiles(chunk_tokens_for(_vocabulary(lm_head)))
+        size, rows = _static_chunks(lm_head, rows)
         if any(parameter.requires_grad for parameter in lm_head.parameters()):
             found = _recomputed_log_probs(states, targets, lm_head, size)
         else:
-            fused: Callable[..., Tensor] = _FrozenHeadTokens.apply
-            found = fused(states, targets, lm_head, size)
+            at_once: Callable[..., Tensor] = _FrozenHeadTokens.apply
+            found = at_once(states, targets, lm_head, size, rows)
     return found
 
 
@@ -269,6 +289,44 @@ def _recomputed_log_probs(states: Tensor, targets: Tensor, lm_head: nn.Module, s
     )
 
 
+def _fused_chunk(
+    states: Tensor, targets: Tensor, lm_head: Any, rows: RowKernels, form: _Form, wanted: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the loss of each token [n] and the gradient of their sum by the states [n, H].
+
+    The logits of the chunk are computed once, and their gradient takes their place. The gradient is
+    None unless it is wanted.
+    """
+    logits = lm_head(in_weight_dtype(states, lm_head))
+    own, kept = targets.clamp(min=0), targets != IGNORED
+    losses, log_sums = rows.losses(logits, own, form.smoothing)
+    losses, factors = losses.where(kept, 0.0), kept.to(losses.dtype)
+    if not form.plain:
+        with torch.enable_grad():
+            leaf = losses.requires_grad_()
+            losses = _shaped(leaf, form.focal, form.weights)
+            (slope,) = torch.autograd.grad(losses.sum(), leaf)
+        losses, factors = losses.detach(), factors * slope
+    if not wanted:
+        return losses, None
+    rows.gradient(logits, own, log_sums, factors, form.smoothing)
+    return losses, (logits @ lm_head.weight).to(states.dtype)
+
+
+def _chunk_by_autograd(
+    states: Tensor,
+    targets: Tensor,
+    wanted: bool,
+    function: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """Return what `function` does, and the gradient of its sum by the states if it is wanted."""
+    with torch.set_grad_enabled(wanted):
+        leaf = states.detach().requires_grad_(wanted)
+        found = function(leaf, targets)
+    gradient = torch.autograd.grad(found, leaf, torch.ones_like(found))[0] if wanted else None
+    return found.detach(), gradient
+
+
 class _FrozenHead(torch.autograd.Function):
     """Loss sum whose gradient with respect to the states is computed in the forward pass.
 
@@ -284,25 +342,29 @@ class _FrozenHead(torch.autograd.Function):
         lm_head: nn.Module,
         size: int,
         form: _Form,
+        rows: RowKernels | None,
     ) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         total = widened(states.new_zeros(()))
-        gradients: list[Tensor] = []
+        gradients: list[Any] = []
         for number, (chunk, target) in enumerate(_chunks(states, targets, size)):
-            with torch.set_grad_enabled(wanted):
-                leaf = chunk.detach().requires_grad_(wanted)
-                loss = _chunk_loss(leaf, target, lm_head, form.at(number * size, size))
-            if wanted:
-                gradients += torch.autograd.grad(loss, leaf)
-            total += loss.detach()
+            own = form.at(number * size, size)
+            if rows is None:
+                sum_of = partial(_chunk_loss, lm_head=lm_head, form=own)
+                loss, gradient = _chunk_by_autograd(chunk, target, wanted, sum_of)
+            else:
+                losses, gradient = _fused_chunk(chunk, target, lm_head, rows, own, wanted)
+                loss = losses.sum()
+            gradients.append(gradient)
+            total += loss
         if wanted:
             ctx.save_for_backward(torch.cat(gradients))
         return total
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return gradient * outputs[0].to(gradient.dtype), None, None, None, None
+        return gradient * outputs[0].to(gradient.dtype), None, None, None, None, None
 
 
 class _FrozenHeadTokens(torch.autograd.Function):
@@ -313,22 +375,33 @@ class _FrozenHeadTokens(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Tensor, targets: Tensor, lm_head: nn.Module, size: int) -> Tensor:
+    def forward(
+        ctx: Any,
+        states: Tensor,
+        targets: Tensor,
+        lm_head: nn.Module,
+        size: int,
+        rows: RowKernels | None,
+    ) -> Tensor:
         wanted = ctx.needs_input_grad[0]
         found: list[Tensor] = []
-        gradients: list[Tensor] = []
+        gradients: list[Any] = []
         for chunk, target in _chunks(states, targets, size):
-            with torch.set_grad_enabled(wanted):
-                leaf = chunk.detach().requires_grad_(wanted)
-                every = _chunk_log_probs(leaf, target, lm_head)
-            if wanted:
-                gradients += torch.autograd.grad(every, leaf, torch.ones_like(every))
-            found.append(every.detach())
+            if rows is None:
+                log_probs = partial(_chunk_log_probs, lm_head=lm_head)
+                every, gradient = _chunk_by_autograd(chunk, target, wanted, log_probs)
+            else:
+                plain = _Form(smoothing=0.0, focal=0.0)
+                losses, gradient = _fused_chunk(chunk, target, lm_head, rows, plain, wanted)
+                every = -losses
+                gradient = None if gradient is None else -gradient
+            gradients.append(gradient)
+            found.append(every)
         if wanted:
             ctx.save_for_backward(torch.cat(gradients))
         return torch.cat(found)
 
     @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
         (gradient,) = ctx.saved_tensors
-        return (gradient * outputs[0].unsqueeze(1)).to(gradient.dtype), None, None, None
+        return (gradient * outputs[0].unsqueeze(1)).to(gradient.dtype), None, None, None, None

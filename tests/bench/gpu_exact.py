@@ -118,6 +118,7 @@ def _loader_peak(make: Make) -> int:
 
 def runs(folder: Path, only: str = "") -> dict[str, bool]:
     """Whole tiny runs with deterministic kernels: rolled back and resumed against straight."""
+    from fttui.engine.train.loop.optimizer_kinds import OWN
     from tests.support.training import Script, new_run, play
 
     found: dict[str, bool] = {}
@@ -160,6 +161,10 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
         "contrastive, graphs, lean": ("contrastive", {"train__fast": "on", **LEAN}),
         "dpo, graphs, lean": ("dpo", {"train__fast": "on", **LEAN}),
         "kto, graphs, lean": ("kto", {"train__fast": "on", **LEAN}),
+        **{
+            f"sft, graphs, {name}": ("sft", {"train__fast": "on", "train__optimizer": name})
+            for name in sorted({*OWN} - {"galore", "apollo"})  # these two train whole matrices
+        },
     }
     for name, (task, sets) in kinds.items():
         if only not in name:

@@ -15,9 +15,11 @@ Needs a CUDA device; `--device cpu --cases tiny:64:2:1` tries the script out.
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import statistics
 import tempfile
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +29,10 @@ from .children import GROWING_SEGMENTS, Child, in_turn
 
 WARM_STEPS = 3
 PROFILED_STEPS = 4
+LONGEST = 30
+DEVICE_WORK = {"kernel", "gpu_memcpy", "gpu_memset"}
+GAPS_US = {"over 100 us": 100.0, "10 to 100 us": 10.0, "under 10 us": 0.0}
+"""Gaps between two kernels of the profiled steps by the least of their group."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +89,9 @@ def show(case: Case, row: dict[str, Any]) -> None:
     )
     for kind, seconds in row["kinds"].items():
         print(f"    {seconds * 1e3:8.2f} ms {seconds / busy_s:6.1%} {kind}")
-    for kernel in row["kernels"]:
-        print(f"      {kernel['seconds'] * 1e3:8.2f} ms {kernel['count']:6.0f} x "
-              f"{kernel['kind']}: {kernel['name'][:90]}")  # fmt: skip
+    for name, seconds, count in row["longest"]:
+        print(f"      {seconds * 1e3:8.2f} ms {count:6.0f} x {name[:100]}")
+    print(f"    waits of the device: {row['waits']}")
     for part in row["parts"]:
         device_s = part["device_s"] or 0.0
         print(
@@ -106,7 +112,9 @@ def measured(case: Case) -> dict[str, Any]:
         ends = [r.time for r in run.records if isinstance(r.event, StepFinished)][:-1]
         took = [after - before for before, after in pairwise(ends)][WARM_STEPS:]
         facts = run.events(RunStarted)[-1].facts
-        found = played(case, Path(folder), PROFILED_STEPS).events(StepsProfiled)[-1]
+        profiled = played(case, Path(folder), PROFILED_STEPS)
+        found = profiled.events(StepsProfiled)[-1]
+        longest, waits = traced(profiled.run.profiles / found.trace, found.steps)
     idle = found.idle or 0.0
     rate = found.peak_flops_per_s or 1.0
     return msgspec.to_builtins(found) | {
@@ -117,7 +125,32 @@ def measured(case: Case) -> dict[str, Any]:
         "rate": rate,
         "least_s": found.flops / rate,
         "fact": facts["fast mode"],
+        "longest": longest,
+        "waits": waits,
     }
+
+
+def traced(trace: Path, steps: int) -> tuple[list[tuple[str, float, float]], str]:
+    """Read a trace; return name, seconds and launches of its longest kernels, and their gaps."""
+    with gzip.open(trace) as file:
+        events = json.load(file)["traceEvents"]
+    kernels = sorted(
+        (event for event in events if event.get("cat") in DEVICE_WORK), key=lambda e: e["ts"]
+    )
+    seconds: dict[str, float] = defaultdict(float)
+    for kernel in kernels:
+        seconds[kernel["name"]] += kernel["dur"] / 1e6 / steps
+    counts = Counter(kernel["name"] for kernel in kernels)
+    longest = sorted(seconds, key=lambda name: -seconds[name])[:LONGEST]
+    gaps: dict[str, list[float]] = {name: [] for name in GAPS_US}
+    end = kernels[0]["ts"] if kernels else 0.0
+    for kernel in kernels:
+        gap = max(0.0, kernel["ts"] - end)
+        gaps[next(name for name, least in GAPS_US.items() if gap >= least)].append(gap)
+        end = max(end, kernel["ts"] + kernel["dur"])
+    said = (f"{name}: {len(found) / steps:.0f} x, {sum(found) / 1e3 / steps:.2f} ms"
+            for name, found in gaps.items())  # fmt: skip
+    return [(name, seconds[name], counts[name] / steps) for name in longest], "; ".join(said)
 
 
 def played(case: Case, folder: Path, profile_steps: int) -> Any:

@@ -20,6 +20,7 @@ from .limits import (
     SLICE_ELEMENTS,
     SLICE_LOGITS,
     chunk_tokens_for,
+    fused_chunk_tokens_for,
     graph_elements_per_token,
     whole_tiles,
 )
@@ -326,6 +327,9 @@ class MicroBatchShape:
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number
         head = self._rows_in_head()
         chunk = chunk_tokens_for(arch.vocabulary)
+        if self.fast and self._fuses_rows:
+            chunk = min(tokens, fused_chunk_tokens_for(arch.vocabulary))
+            return states, chunk * arch.vocabulary * self.number, head
         if self.fast:
             chunk = min(tokens, whole_tiles(chunk))
             return states, chunk * arch.vocabulary * FAST_CHUNK_BYTES, head
@@ -336,11 +340,22 @@ class MicroBatchShape:
         return states, tile, head
 
     @property
+    def _fuses_rows(self) -> bool:
+        """Whether the gradient of a chunk of logits overwrites it: behind a frozen linear head."""
+        shaped = self.arch.scaled_logits or self.arch.capped_logits
+        return not (shaped or self._targets_head or self.config.added_tokens)
+
+    @property
+    def _targets_head(self) -> bool:
+        """Whether the output head has an adapter."""
+        targets = self.config.adapter.targets
+        named = targets if isinstance(targets, list) else []
+        return any(name.rpartition(".")[2] == "lm_head" for name in named)
+
+    @property
     def _own_loss(self) -> bool:
         """Whether the loss without fast mode is computed in chunks of logits, not by TRL's head."""
         arch, config = self.arch, self.config
-        targets = config.adapter.targets
-        named = targets if isinstance(targets, list) else []
         return (
             config.task != "sft"
             or config.train.label_smoothing > 0
@@ -349,7 +364,7 @@ class MicroBatchShape:
             or arch.capped_logits
             or arch.sees_images
             or (arch.mixture is not None and config.train.router_aux_loss != 0)
-            or any(name.rpartition(".")[2] == "lm_head" for name in named)
+            or self._targets_head
         )
 
     def _rows_in_head(self) -> float:

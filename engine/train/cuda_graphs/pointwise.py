@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...losses.fused_rows import RowKernels, gradient_in_place, row_losses
 from ..patches import allow_shapes
 
 MOST_SHAPES = 256
@@ -59,6 +60,8 @@ class Kernels:
     product_gradients: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = product_gradients
     rotated: Callable[[Tensor, Tensor, Tensor], Tensor] = rotated
     rotated_gradient: Callable[[Tensor, Tensor, Tensor], Tensor] = rotated_gradient
+    rows: RowKernels | None = None
+    """Kernels for the loss of a chunk of logits; None where they are not compiled."""
     compiled: bool = False
 
     def multiply(self, gate: Tensor, up: Tensor) -> Tensor:
@@ -96,9 +99,28 @@ def _compiled() -> Kernels:
     def fixed(function: Any) -> Any:
         return torch.compile(function, dynamic=False)
 
+    rows = RowKernels(_for_any_count(row_losses), _for_any_count(gradient_in_place))
     return Kernels(
-        fixed(product), fixed(product_gradients), fixed(rotated), fixed(rotated_gradient), True
+        fixed(product),
+        fixed(product_gradients),
+        fixed(rotated),
+        fixed(rotated_gradient),
+        rows,
+        compiled=True,
     )
+
+
+def _for_any_count(function: Any) -> Any:
+    """Return a function of rows compiled, once for any number of rows of one width."""
+    compiled: Any = torch.compile(function)
+
+    def called(*arguments: Any) -> Any:
+        for one in arguments:
+            if isinstance(one, Tensor):
+                torch._dynamo.maybe_mark_dynamic(one, 0)
+        return compiled(*arguments)
+
+    return called
 
 
 class _Product(torch.autograd.Function):

@@ -159,10 +159,12 @@ class StaticForward:
             hidden = self._hidden(batch)
             found = {"hidden": hidden}
             if "ce" in form.wants:
-                found["ce"] = static_cross_entropy(hidden, labels, self._head, *self._token_loss)
+                found["ce"] = static_cross_entropy(
+                    hidden, labels, self._head, *self._token_loss, self.kernels.rows
+                )
             if "log_probs" in form.wants:
                 found["log_probs"], found["context_log_probs"] = static_log_probs(
-                    hidden, labels, self._head, batch.context
+                    hidden, labels, self._head, batch.context, self.kernels.rows
                 )
             return tuple(found[want] for want in form.wants)
 
