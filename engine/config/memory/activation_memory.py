@@ -328,6 +328,7 @@ class MicroBatchShape:
         head = self._rows_in_head()
         chunk = chunk_tokens_for(arch.vocabulary)
         if self.fast and self._fuses_rows:
+            states += self._similarities()
             chunk = min(tokens, fused_chunk_tokens_for(arch.vocabulary))
             return states, chunk * arch.vocabulary * self.number, head
         if self.fast:
@@ -338,6 +339,16 @@ class MicroBatchShape:
             return states, min(tokens, chunk) * arch.vocabulary * per_logit, head
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, head
+
+    def _similarities(self) -> float:
+        """Return the bytes of the contrast between the tokens of a row; 0 in other losses.
+
+        Beside the memory of the graphs, the hidden states are normalized and their similarities
+        computed in fp32, each with a gradient.
+        """
+        if self.config.contrastive.kind != "simctg":
+            return 0
+        return self.tokens * 4 * (2 * self.arch.hidden + 3 * self.config.data.max_length)
 
     @property
     def _fuses_rows(self) -> bool:

@@ -47,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
 EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
     ("sft", "cuda"): (
         # low, allocated, reserved, likely, high
-        *(1432552991, 982774144, 1033740032, 1803814246, 2175075500),
+        *(1284749650, 827191680, 878157568, 1648231782, 2011713913),
         # the terms
         *(
             184775808,
@@ -56,7 +56,7 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
             17596416,
             18458112,
             26607616,
-            311164928,
+            233373696,
             134217728,
             821040102,
         ),
@@ -81,7 +81,7 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
     ),
     ("kept", "cuda"): (
         # low, allocated, reserved, likely, high
-        *(2152569922, 1739058688, 1791571190, 2561645404, 2970720885),
+        *(2004766581, 1583476224, 1635988726, 2406062940, 2807359298),
         # the terms
         *(
             184775808,
@@ -90,7 +90,7 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
             18204672,
             19497600,
             744226816,
-            311164928,
+            233373696,
             134217728,
             822586716,
         ),
@@ -201,7 +201,7 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
     ),
     ("pairs in graphs", "cuda"): (
         # low, allocated, reserved, likely, high
-        *(1483107462, 1035989376, 1086955264, 1857029478, 2230951494),
+        *(1409205791, 958198144, 1009164032, 1779238246, 2149270700),
         # the terms
         *(
             184775808,
@@ -210,7 +210,7 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
             17596416,
             18458112,
             79822848,
-            311164928,
+            233373696,
             134217728,
             821040102,
         ),
@@ -223,9 +223,9 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
     ),
     ("dpo", "cuda"): (
         # low, allocated, reserved, likely, high
-        *(1490111165, 1044138880, 1094366443, 1864440657, 2238770148),
+        *(1416209495, 966347648, 1016575211, 1786649425, 2157089354),
         # the terms
-        *(184775808, 272357120, 17596416, 17596416, 0, 106430464, 311164928, 134217728, 820301777),
+        *(184775808, 272357120, 17596416, 17596416, 0, 106430464, 233373696, 134217728, 820301777),
     ),
     ("dpo", "cpu"): (
         # low, allocated, reserved, likely, high
@@ -247,9 +247,9 @@ EXPECTED: dict[tuple[str, DeviceKind], tuple[int, ...]] = {
     ),
     ("single quantization", "cuda"): (
         # low, allocated, reserved, likely, high
-        *(1430616076, 980817664, 1031705293, 1801779507, 2172942937),
+        *(1282812735, 825235200, 876122829, 1646197043, 2009581350),
         # the terms
-        *(201277440, 272357120, 17596416, 17596416, 0, 26607616, 311164928, 134217728, 820961843),
+        *(201277440, 272357120, 17596416, 17596416, 0, 26607616, 233373696, 134217728, 820961843),
     ),
     ("single quantization", "cpu"): (
         # low, allocated, reserved, likely, high
