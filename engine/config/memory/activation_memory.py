@@ -328,7 +328,7 @@ class MicroBatchShape:
         head = self._rows_in_head()
         chunk = chunk_tokens_for(arch.vocabulary)
         if self.fast and self._fuses_rows:
-            states += self._similarities()
+            states = states + self._similarities()
             chunk = min(tokens, fused_chunk_tokens_for(arch.vocabulary))
             return states, chunk * arch.vocabulary * self.number, head
         if self.fast:
@@ -340,7 +340,7 @@ class MicroBatchShape:
         tile = min(tokens, FUSED_TOKENS) * min(arch.vocabulary, FUSED_VOCABULARY) * self.number
         return states, tile, head
 
-    def _similarities(self) -> float:
+    def _similarities(self) -> int:
         """Return the bytes of the contrast between the tokens of a row; 0 in other losses.
 
         Beside the memory of the graphs, the hidden states are normalized and their similarities

@@ -39,7 +39,7 @@ def both(function: Any, hidden: Tensor) -> tuple[list[Tensor], list[Tensor]]:
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("form", [{}, {"smoothing": 0.1}, {"focal": 2.0}])
-def test_the_loss_of_fused_rows_is_that_of_autograd(form: dict[str, float], bias: bool) -> None:
+def test_the_loss_of_fused_rows_is_that_of_autograd(form: dict[str, Any], bias: bool) -> None:
     hidden, labels = batch()
     function = partial(static_cross_entropy, labels=labels, lm_head=head(bias=bias), **form)
     for right, got in zip(*both(function, hidden), strict=True):
