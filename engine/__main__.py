@@ -7,6 +7,7 @@ hub started before the training stack is imported, so viewers see the progress o
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import socket
@@ -325,12 +326,17 @@ def _train(
 ) -> RunEnded:
     run = start.run
     started = _announce(start, event_log)
+    # What is imported is never garbage: to search it meanwhile would cost a second of every start,
+    # and to search it again and again some milliseconds of a step.
+    gc.disable()
     from .train.distributed.place import leave_place, take_place
     from .train.patches import compile_deferred
 
     with compile_deferred():
         from .train.session import train
 
+    gc.freeze()
+    gc.enable()
     timeout_s = read_resolved(run.config).train.collective_timeout_s
     place = take_place(timeout_s, facts_of(start))
     start = agreed_start(start, place.every)
