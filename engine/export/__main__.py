@@ -1,8 +1,8 @@
 """The process of `fttui export`, which writes a checkpoint as a model or an adapter.
 
-Usage: `python -m fttui.engine.export RUN_DIR CHECKPOINT --kind merged|adapter|gguf --out DIR`.
+Usage: `python -m fttui.engine.export RUN_DIR CHECKPOINT --kind KIND --out DIR`.
 Errors in the arguments are reported before torch is imported. The export uses the CPU only, so it
-does not disturb a run on a GPU.
+does not disturb a run on a GPU; only a quantization may be asked to use one.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from .gguf.llama_cpp import LlamaCpp
 from .lineage import Lineage, LineageStep, read_lineage
 
 INTERRUPTED = 130
+KINDS_OF_EXPORT = ("merged", "adapter", "gguf", "gptq", "awq")
 _EVERY_S = 1.0
 
 
@@ -65,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m fttui.engine.export", description=__doc__)
     parser.add_argument("run", type=Path, help="run folder")
     parser.add_argument("checkpoint", help="name, step, or `last`")
-    parser.add_argument("--kind", choices=("merged", "adapter", "gguf"), required=True)
+    parser.add_argument("--kind", choices=KINDS_OF_EXPORT, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder to create")
     parser.add_argument(
         "--ema", action="store_true", help="export the moving average of the trained weights"
@@ -73,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--average", type=int, default=1, metavar="N", help="mean of N checkpoints")
     parser.add_argument("--type", choices=TYPES, default="f16", help="of weights in a GGUF file")
     parser.add_argument("--llama-cpp", type=Path, metavar="DIR", help="folder of llama.cpp")
+    parser.add_argument("--calibration", type=int, default=128, metavar="N", help="rows")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="to quantize on")
     parser.add_argument("--push", metavar="REPO", help="upload the folder to this repository")
     parser.add_argument("--public", action="store_true", help="create a public repository")
     parser.add_argument(
@@ -96,7 +99,7 @@ def _export(options: argparse.Namespace) -> None:
     print_line("checking the checkpoint")
     trained = read_trained(run, options.checkpoint, ema=options.ema, average=options.average)
     command = _command(run, trained.manifest, options)
-    accepted = _require_same_model(run, trained.manifest, config, options.accept_changed, command)
+    accepted = _require_same_model(run, trained.manifest, config, options, command)
     lineage = read_lineage(run, trained.manifest)
     lineage.interventions += [_accepted_step(trained.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
@@ -126,6 +129,11 @@ def _write(
 
         gguf = GgufOptions(options.type, LlamaCpp.find(options.llama_cpp))
         return write_gguf_folder(folder, config, trained, lineage, ProgressPrinter(), gguf)
+    if options.kind in ("gptq", "awq"):
+        from .four_bits import FourBits, write_four_bit_folder
+
+        wanted = FourBits(options.kind, options.calibration, options.device)
+        return write_four_bit_folder(folder, config, trained, lineage, ProgressPrinter(), wanted)
     write = write_merged if options.kind == "merged" else write_adapter
     write(folder, config, trained, lineage, ProgressPrinter())
     return []
@@ -136,6 +144,8 @@ def _command(run: RunDirectory, manifest: Manifest, options: argparse.Namespace)
     words = ["fttui", "export", f"{run.id}@{manifest.name}", f"--{options.kind}"]
     words += [options.type] * (options.kind == "gguf")
     words += ["--llama-cpp", str(options.llama_cpp)] * (options.llama_cpp is not None)
+    if options.kind in ("gptq", "awq"):
+        words += ["--calibration", str(options.calibration), "--device", options.device]
     words += ["--ema"] * options.ema
     words += ["--average", str(options.average)] * (options.average > 1)
     words += ["--push", options.push] * (options.push is not None)
@@ -149,7 +159,7 @@ def _require_same_model(
     run: RunDirectory,
     manifest: Manifest,
     config: RunConfig,
-    accept: frozenset[str],
+    options: argparse.Namespace,
     command: str,
 ) -> list[AcceptedChange]:
     """Compare the model with that of the training; return the changes that the user accepts.
@@ -162,14 +172,20 @@ def _require_same_model(
     """
     found = content_identity(config, HashCache())
     kinds = kinds_for_export(config)
-    compared = compare_with_checkpoint(run, manifest, found, accept, command, kinds)
+    compared = compare_with_checkpoint(run, manifest, found, options.accept_changed, command, kinds)
     for notice in compared.notices:
         print_line(f"note: {notice}")
     recorded = identity_of(run, manifest)
     others = frozenset(KINDS) - kinds
     for one in differences(recorded, found, others) if recorded else ():
-        print_line(f"note: changed since training, but not used by the export: {one.text}")
+        print_line(f"note: changed since training, but {_use(one.kind, options.kind)}: {one.text}")
     return compared.accepted
+
+
+def _use(changed: str, export: str) -> str:
+    """Say what an export does with changed content that no weight depends on."""
+    calibrating = changed == "data" and export in ("gptq", "awq")
+    return "only calibrated on" if calibrating else "not used by the export"
 
 
 def _accepted_step(manifest: Manifest, change: AcceptedChange) -> LineageStep:

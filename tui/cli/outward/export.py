@@ -1,4 +1,4 @@
-"""`export`: write a checkpoint for transformers, peft, sentence-transformers or llama.cpp."""
+"""`export`: write a checkpoint for transformers, peft, sentence-transformers, llama.cpp or vLLM."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ from .metrics import export_metrics
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
-training: the export runs on the CPU in a separate process, and the folder appears once complete.
+training: the export runs in a separate process, on the CPU, and the folder appears once complete.
 A damaged checkpoint is refused (exit code 10), and so are an existing folder (exit code 2) and
 another base model, tokenizer or chat template than in training (exit code 12).
 
-AWQ and GPTQ are left to their own tools, which need records for calibration: export with --merged,
-then run llm-compressor (pip install llmcompressor) on the folder; docs/tasks.md shows how.
+--gptq and --awq quantize the merged model to 4 bits, calibrated on the run's training data, with
+auto-round (pip install 'fttui[quantize]'). On a CPU that takes hours for a model of billions of
+weights; --device cuda uses the GPU.
 """
 
 
@@ -52,6 +53,18 @@ def add_commands(commands: Commands) -> None:
         metavar="DIR",
         type=Path,
         help="folder of llama.cpp, for --gguf (default: $LLAMA_CPP_DIR, else the search path)",
+    )
+    export.add_argument(
+        "--calibration",
+        metavar="N",
+        type=_at_least_one,
+        default=None,
+        help="with --gptq and --awq: calibrate on N rows of training data (default: 128)",
+    )
+    export.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="with --gptq and --awq: where to quantize (default: cpu)",
     )
     export.add_argument(
         "--out",
@@ -111,6 +124,14 @@ def _add_kinds(export: argparse.ArgumentParser) -> None:
         help="one file for llama.cpp and Ollama, with a Modelfile; TYPE is the format of its "
         f"weights: {', '.join(TYPES)} (default: f16)",
     )
+    for method in ("gptq", "awq"):
+        kind.add_argument(
+            f"--{method}",
+            dest="kind",
+            action="store_const",
+            const=method,
+            help=f"the whole model with weights of 4 bits in the format of {method.upper()}",
+        )
     kind.add_argument(
         "--metrics",
         choices=FORMATS,
@@ -132,9 +153,26 @@ def _require_consent(run: RunDirectory, options: argparse.Namespace) -> None:
     require_consent(read_resolved(run.config), options.trust_code, command)
 
 
+def _require_matching(options: argparse.Namespace) -> None:
+    """Refuse options that have no effect on the kind of export that was chosen.
+
+    Raises:
+        ConfigError: an option goes with another kind, or with an option that is not given.
+    """
+    quantized = options.kind in ("gptq", "awq")
+    if options.llama_cpp and not options.gguf:
+        raise ConfigError("--llama-cpp goes with --gguf only")
+    if options.public and not options.push:
+        raise ConfigError("--public goes with --push only")
+    for name in ("calibration", "device"):
+        if getattr(options, name) is not None and not quantized:
+            raise ConfigError(f"--{name} goes with --gptq and --awq only")
+
+
 def _export(options: argparse.Namespace) -> int:
     if options.metrics:
         return export_metrics(options)
+    _require_matching(options)
     require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
@@ -145,10 +183,6 @@ def _export(options: argparse.Namespace) -> int:
         )
     checkpoint = CheckpointStore(run).find(step or "last").name
     options.kind = "gguf" if options.gguf else options.kind
-    if options.llama_cpp and not options.gguf:
-        raise ConfigError("--llama-cpp goes with --gguf only")
-    if options.public and not options.push:
-        raise ConfigError("--public goes with --push only")
     out = options.out or _default_folder(run, checkpoint, options)
     if out.exists() and not out.is_dir():
         raise ConfigError(f"{out} is a file; name a folder with --out")
@@ -161,6 +195,9 @@ def _export(options: argparse.Namespace) -> int:
         command += ["--type", options.gguf]
     if options.llama_cpp:
         command += ["--llama-cpp", str(options.llama_cpp)]
+    for name in ("calibration", "device"):
+        if (value := getattr(options, name)) is not None:
+            command += [f"--{name}", str(value)]
     if options.push:
         command += ["--push", options.push] + ["--public"] * options.public
     if accept := parse_accepted(options.accept_changed):
