@@ -13,6 +13,8 @@ class ConfigScreen(TableScreen):
     """The table of the resolved configuration: every key, its value and the value's source."""
 
     COLUMNS = ("key", "value", "source", "in the file")
+    NARROW = ("key", "value")
+    FLEXIBLE = "value"
     NAME = "configuration"
     EMPTY = "No configuration has been read yet; the run of a script has none."
     EXAMPLE = "train file, or: default"
@@ -29,6 +31,7 @@ class ConfigScreen(TableScreen):
                     cell(s.origin, looks.get(s.origin, DIM)),
                     cell(fmt.clip_to(s.written, 30), DIM),
                 ),
+                below=cell(s.origin, looks.get(s.origin, DIM)) if s.origin in looks else None,
             )
             for s in state.config.resolved
         ]

@@ -34,6 +34,8 @@ class DataScreen(TableScreen):
     """The table of findings, facts and sample records; enter shows a finding or record in full."""
 
     COLUMNS = ("", "how much", "what and where")
+    NARROW = ("", "how much")
+    FLEXIBLE = "how much"
     NAME = "data"
     DETAIL = "data"
     EMPTY = "Nothing is known about the data yet; this table fills when it is loaded."
@@ -69,7 +71,7 @@ def _findings(state: AppState) -> Iterator[TableRow]:
         first = ", ".join(part for part in (_short(found.place), found.detail) if part)
         what = one_line(found.text + (f"; first: {first}" if first else ""))
         cells = (cell("finding", WATCH), cell(found.amount), cell(what))
-        yield TableRow(f"finding {found.reason}", cells)
+        yield TableRow(f"finding {found.reason}", cells, below=cells[-1])
     started = state.run.started
     if started is not None and started.devices and not state.run.findings:
         cells = (
@@ -77,14 +79,15 @@ def _findings(state: AppState) -> Iterator[TableRow]:
             cell("none"),
             cell(NOTHING),
         )
-        yield TableRow("none", cells)
+        yield TableRow("none", cells, below=cells[-1])
 
 
 def _facts(state: AppState) -> Iterator[TableRow]:
     facts = state.run.started.facts if state.run.started else {}
     for name, value in facts.items():
         if name in FACTS or name.startswith(HASHES):
-            yield TableRow(f"fact {name}", (cell("fact", DIM), cell(name), cell(value)))
+            cells = (cell("fact", DIM), cell(name), cell(value))
+            yield TableRow(f"fact {name}", cells, below=cells[-1])
 
 
 def _records(state: AppState) -> Iterator[TableRow]:
@@ -96,7 +99,7 @@ def _records(state: AppState) -> Iterator[TableRow]:
             cell(_targets(record)),
             cell(what, WATCH if record.notes else ""),
         )
-        yield TableRow(f"record {number}", cells)
+        yield TableRow(f"record {number}", cells, below=cells[-1])
 
 
 def _short(place: str) -> str:

@@ -12,6 +12,8 @@ class LogScreen(TableScreen):
     """The table of log lines."""
 
     COLUMNS = ("time", "level", "rank", "text")
+    NARROW = COLUMNS
+    FLEXIBLE = "text"
     NAME = "log, newest first"
     EMPTY = "No log lines yet."
     EXAMPLE = "r1 error"

@@ -14,6 +14,8 @@ class SamplesScreen(TableScreen):
     """The table of generated samples; enter shows one in full."""
 
     COLUMNS = ("step", "prompt", "text")
+    NARROW = ("step", "prompt")
+    FLEXIBLE = "prompt"
     NAME = "samples"
     DETAIL = "sample"
     EMPTY = "No sample so far; {run.sample} generates one with the current weights."
@@ -28,6 +30,7 @@ class SamplesScreen(TableScreen):
                     cell(fmt.clip_to(one_line(s.prompt), 40), DIM),
                     cell(one_line(s.text)),
                 ),
+                below=cell(one_line(s.text)),
             )
             for index, s in reversed(list(enumerate(state.run.samples)))
         ]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import partial
 
 import msgspec
 import pytest
 from textual.events import Paste
-from textual.widgets import OptionList
+from textual.widgets import DataTable, OptionList
 
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
 from fttui.engine.protocol.event_parts import ModuleFlow, ProfilePart
 from fttui.engine.protocol.events import (
     CheckpointRemoved,
     GradientsMeasured,
+    LogEmitted,
     RunStarted,
+    SampleGenerated,
     StepFinished,
     StepsProfiled,
 )
@@ -31,6 +34,7 @@ from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
 from fttui.tui.screens.tables.checkpoints import _since
 from fttui.tui.screens.tables.runs import RunsScreen, _distance
+from fttui.tui.view_model.config_view import ConfigView, ResolvedKey
 from fttui.tui.view_model.connection_port import Link
 from fttui.tui.widgets.plot import Plot
 from tests.support.matrix import in_part
@@ -528,6 +532,25 @@ async def test_a_narrow_header_has_two_lines_on_every_screen() -> None:
         for key in "234567890DM*1":
             await pilot.press(key)
             await until(pilot, lambda: "RUNNING" in text_of(app).splitlines()[1])
+
+
+@pytest.mark.parametrize("key", "3457890D")
+async def test_a_narrow_table_hides_nothing_beyond_its_right_edge(key: str) -> None:
+    long = "word " * 60
+    script = eventful().add(LogEmitted(level="info", text=long))
+    script.add(SampleGenerated(prompt=long, text=f"the end {long}"))
+    session = FakeSession(script)
+    async with driven(session, size=(80, 24)) as (app, pilot):
+        shown = ConfigView(resolved=(ResolvedKey("train.lr", long, "file"),))
+        app.state = replace(app.state, config=shown)
+        await pilot.press(key)
+        await until(pilot, lambda: bool(app.screen.query(DataTable)))
+        table = app.screen.query_one(DataTable)
+        await until(pilot, lambda: table.row_count > 0 or key == "0")
+        await pilot.pause()
+        assert table.virtual_size.width <= table.size.width
+        told = {"9": "word", "7": "the end", "D": "truncated to data.max_length"}
+        assert told.get(key, "") in text_of(app)
 
 
 @pytest.mark.parametrize(
