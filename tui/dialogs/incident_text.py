@@ -43,9 +43,8 @@ def headline(run: RunView, incident: Incident) -> str:
     found, what = cause(run, incident), consequence(run, incident)
     if found:
         return f"{found}: {what}"
-    first = incident.alarms[0]
-    name = kind_name(first.event.kind)
-    place = f" at step {first.step:,}"
+    name = kind_name(incident.main.event.kind)
+    place = f" at step {incident.main.step:,}"
     return f"{name[:1].upper()}{name[1:]}{place}: {what.removesuffix(place)}"
 
 
@@ -54,7 +53,7 @@ def cause(run: RunView, incident: Incident) -> str:
     odd = [alarm.event.explained_by for alarm in incident.alarms]
     if all(odd):
         return f"One odd record at step {incident.first_step:,}, {odd[0]}"
-    return _raised_rate(run, incident.alarms[0])
+    return next(filter(None, (_raised_rate(run, alarm) for alarm in incident.alarms)), "")
 
 
 def _raised_rate(run: RunView, alarm: Anomaly) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import threading
@@ -48,24 +49,7 @@ def add_commands(commands: Commands) -> None:
         help="default: the newest run, and its last checkpoint",
     )
     _add_kinds(export)
-    export.add_argument(
-        "--llama-cpp",
-        metavar="DIR",
-        type=Path,
-        help="folder of llama.cpp, for --gguf (default: $LLAMA_CPP_DIR, else the search path)",
-    )
-    export.add_argument(
-        "--calibration",
-        metavar="N",
-        type=_at_least_one,
-        default=None,
-        help="with --gptq and --awq: calibrate on N rows of training data (default: 128)",
-    )
-    export.add_argument(
-        "--device",
-        choices=("cpu", "cuda"),
-        help="with --gptq and --awq: where to quantize (default: cpu)",
-    )
+    _add_format_options(export)
     export.add_argument(
         "--out",
         metavar="DIR",
@@ -96,6 +80,28 @@ def add_commands(commands: Commands) -> None:
     add_trust_code(export)
     add_runs_dir(export)
     export.set_defaults(handler=_export)
+
+
+def _add_format_options(export: argparse.ArgumentParser) -> None:
+    """Add the options that go with one format of the export."""
+    export.add_argument(
+        "--llama-cpp",
+        metavar="DIR",
+        type=Path,
+        help="folder of llama.cpp, for --gguf (default: $LLAMA_CPP_DIR, else the search path)",
+    )
+    export.add_argument(
+        "--calibration",
+        metavar="N",
+        type=_at_least_one,
+        default=None,
+        help="with --gptq and --awq: calibrate on N rows of training data (default: 128)",
+    )
+    export.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        help="with --gptq and --awq: where to quantize (default: cpu)",
+    )
 
 
 def _at_least_one(text: str) -> int:
@@ -207,8 +213,14 @@ def _export(options: argparse.Namespace) -> int:
 
 def _run_and_relay(command: list[str]) -> int:
     """Run a command and print its output with control characters escaped; return its exit code."""
+    plain = os.environ | {"TQDM_DISABLE": "1"}  # the export reports its progress itself
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=plain,
     ) as process:
         assert process.stderr is not None
         assert process.stdout is not None

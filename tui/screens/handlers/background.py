@@ -13,6 +13,7 @@ from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 from fttui.engine.run.data_sample import read_sample
 
+from ...actions import key_of
 from ...app_base import AppBase
 from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
@@ -124,8 +125,11 @@ async def _config_files(app: AppBase) -> ConfigTexts | None:
 async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     marked = [item for item in chosen if item.host or item.summary.id != app.state.run_id]
     here = [item for item in marked if not item.host]
-    if len(here) < len(chosen):
-        app.tell("only other runs on this machine can be compared; the rest is left out")
+    if len(here) < len(marked):
+        app.tell("runs of other machines cannot be compared; they are left out")
+    elif not marked:
+        key = key_of("runs.mark", app.state)
+        app.tell(f"this run is compared with others: put the cursor on one, or mark some ({key})")
     most = len(SIGNS) - 1
     if len(here) > most:
         app.tell(f"this run is compared with the first {most} of {len(here)} marked runs")

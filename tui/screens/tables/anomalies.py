@@ -22,6 +22,7 @@ class AnomaliesScreen(TableScreen):
     COLUMNS = ("", "steps", "incident", "alarms", "state", "how it ended")
     NARROW = ("", "steps", "incident")
     FLEXIBLE = "incident"
+    WIDE_FLEXIBLE = FLEXIBLE
     NAME = "incidents"
     DETAIL = "incident"
     EMPTY = "No anomaly so far. Loss and gradients are checked before every update."

@@ -32,6 +32,8 @@ class TableScreen(RunScreen):
     """The columns that narrow screens show; empty for all."""
     FLEXIBLE: ClassVar[str] = ""
     """Name of the column that gives way in narrow screens, and has the second lines."""
+    WIDE_FLEXIBLE: ClassVar[str] = ""
+    """Name of the column that gives way in wider screens; empty for none."""
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     """What the note below the table says while the table has no rows."""
@@ -71,9 +73,9 @@ class TableScreen(RunScreen):
 
     def _new_layout(self, table: DataTable[Content]) -> Layout:
         columns = tuple((self.COLUMNS.index(name), name) for name in self.columns())
-        if not self.NARROW or not self.has_class("-narrow"):
-            return Layout(columns)
         room = max(0, table.container_size.width - FRAME)
+        if not self.NARROW or not self.has_class("-narrow"):
+            return Layout(columns, flexible=self.WIDE_FLEXIBLE, room=room)
         return Layout(columns, flexible=self.FLEXIBLE, room=room, below=True)
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:

@@ -75,7 +75,9 @@ async def test_another_run_is_opened_by_leaving_for_it(tmp_path, monkeypatch) ->
     async with driven(session, folder=ours.path) as (app, pilot):
         await pilot.press("0")
         await until(pilot, lambda: "other-20260102" in text_of(app))
-        await pilot.press("slash", *"other", "enter", "enter")
+        await pilot.press("slash", *"smollm2", "enter", "C")
+        await until(pilot, lambda: "mark some (v)" in told(app))
+        await pilot.press("escape", "slash", *"other", "enter", "enter")
         await until(pilot, lambda: app.wanted is not None)
     assert app.wanted is not None
     assert app.wanted.summary.id == "other-20260102-000000"
@@ -551,6 +553,17 @@ async def test_a_narrow_table_hides_nothing_beyond_its_right_edge(key: str) -> N
         assert table.virtual_size.width <= table.size.width
         told = {"9": "word", "7": "the end", "D": "truncated to data.max_length"}
         assert told.get(key, "") in text_of(app)
+
+
+async def test_a_long_incident_gives_way_to_how_it_ended(monkeypatch) -> None:
+    words = "fttui.tui.screens.tables.anomalies.short"
+    monkeypatch.setattr(words, lambda run, incident: "a long headline " * 9)
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press("3")
+        await until(pilot, lambda: bool(app.screen.query(DataTable)))
+        await until(pilot, lambda: "recovered after clip 0.5 by ann" in text_of(app))
+        table = app.screen.query_one(DataTable)
+        assert table.virtual_size.width <= table.size.width
 
 
 @pytest.mark.parametrize(

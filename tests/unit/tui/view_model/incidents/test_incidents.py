@@ -192,6 +192,24 @@ def test_cause_and_consequence_are_the_first_line() -> None:
     assert text.endswith(" at step 43")
 
 
+def test_a_rate_raised_before_a_later_alarm_is_the_cause() -> None:
+    script = trained(20)
+    script.add(raised(script, "grad_explosion", "clip 0.5"))
+    script.train(20).command("lr scale 50", "1", "50").train(2)
+    script.add(raised(script, "spike", "recover spike-42", value=10.6, baseline=4.4))
+    view = view_of(script.train(1))
+    assert len(view.incidents) == 1
+    assert headline(view, view.incidents[0]).startswith("LR ×50 from step 41")
+
+
+def test_without_a_cause_the_alarm_that_is_followed_is_named() -> None:
+    script = trained(20)
+    script.add(raised(script, "grad_explosion", "clip 0.5"))
+    script.train(20).add(raised(script, "spike", "recover spike-40", value=10.6, baseline=4.4))
+    view = view_of(script.train(1))
+    assert headline(view, view.incidents[0]).startswith("Loss spike at step 40: loss 4.400 → ")
+
+
 def test_a_peak_that_is_not_finite_is_above_all_others() -> None:
     script = trained()
     script.add(raised(script, "nonfinite", "recover nonfinite-60", value=math.nan))
