@@ -269,6 +269,16 @@ class PolicyConfig(Section, frozen=True, kw_only=True):
     """Steps after a recovery until its success is decided."""
 
 
+class PlannedCommand(Section, frozen=True, kw_only=True):
+    """A command that the engine applies by itself at a step."""
+
+    step: CountOrZero
+    """Number of finished steps when it is applied; it counts from the next step on."""
+    command: str
+    """The command as a person would type it: lr, clip, mix, skip, quarantine or policy
+    nonfinite."""
+
+
 VERSION = 1
 """Version of the configuration. It rises when a key changes its meaning or goes."""
 
@@ -299,6 +309,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     tracking: TrackingConfig = TrackingConfig()
     alerts: AlertsConfig = AlertsConfig()
     agents: AgentsConfig = AgentsConfig()
+    interventions: list[PlannedCommand] = []
+    """Commands at certain steps, as `fttui recipe` writes them to repeat a run."""
     version: Count = 1
     """Version of the configuration that this file is written for; a version newer than that of the
     installed fttui is refused, and a file without the key is read as version 1."""

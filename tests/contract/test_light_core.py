@@ -47,7 +47,8 @@ REFUSED = {
 """Commands that need the extra, with a call of each."""
 LIGHT = {
     "exec", "attach", "show", "ls", "ctl", "events", "report", "doctor", "bridge", "import", "sync",
-    "prometheus", "race", "completion", "launch", "mcp", "web",
+    "prometheus", "race", "recipe",
+    "diff", "completion", "launch", "mcp", "web",
 }  # fmt: skip
 
 _IMPORT_ALL = """

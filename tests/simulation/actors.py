@@ -312,6 +312,9 @@ class Rank:
         """A checkpoint every second step."""
         return self.log.step % 2 == 0
 
+    def plan(self) -> None:
+        """Nothing is planned."""
+
     def scheduled(self) -> None:
         """Write the scheduled checkpoint."""
         if self.due:

@@ -24,7 +24,7 @@ from . import (
 )
 from .agents import mcp
 from .cluster import launch
-from .experiments import race
+from .experiments import diff, race, recipe
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync, web
@@ -38,7 +38,7 @@ INTERRUPTED = 130
 _EPILOG = """\
 Without a command, fttui opens the app on the list of runs.
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events, report, export, sync, prometheus and web the newest run.
+newest live run, events, report, export, race, recipe, sync, prometheus and web the newest run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
@@ -114,6 +114,8 @@ def build_parser() -> argparse.ArgumentParser:
         lr_find,
         profile,
         race,
+        recipe,
+        diff,
         launch,
         doctor,
         completion,

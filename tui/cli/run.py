@@ -13,6 +13,7 @@ from fttui.engine.run.run_dir import require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
 from ..connection.nodes import JOIN_S
+from ..text.format import plural
 from .attach import open_app, require_terminal
 from .check import look_into_data
 from .cluster.place import Cluster, add_nodes, cluster_of, require_launch
@@ -46,6 +47,9 @@ def add_commands(commands: Commands) -> None:
         help="override a key of the configuration, such as train.lr=1e-4",
     )
     run.add_argument(
+        "--replay", metavar="RECIPE", type=Path, help="repeat a run by a file of fttui recipe"
+    )
+    run.add_argument(
         "--headless", action="store_true", help="print lines instead of opening the app"
     )
     add_runs_dir(run)
@@ -67,6 +71,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if options.replay is not None:
+        options.config = _recipe(options)
     require_training_packages("fttui run")
     cluster = cluster_of(options)
     if cluster.launch and not cluster.leads:
@@ -87,6 +93,28 @@ def _run(options: argparse.Namespace) -> int:
         say(f"stop it with: fttui ctl {quote(engine.run.id)} stop")
         raise
     return open_app(engine.run)
+
+
+def _recipe(options: argparse.Namespace) -> Path:
+    """Return the recipe that the command line names, as the configuration of the run.
+
+    Raises:
+        ConfigError: it is no recipe, or something else is to be started, too.
+    """
+    from fttui.engine.config.load import load_config
+
+    if options.config or options.resume:
+        raise ConfigError("--replay RECIPE starts a new run; leave out CONFIG and --resume")
+    recipe: Path = options.replay
+    config = load_config(recipe, options.overrides).config
+    if config.policy.autopilot != "off":
+        raise ConfigError(
+            f"{recipe}: policy.autopilot is {config.policy.autopilot}, expected off, so that "
+            "nothing else intervenes; write a recipe with: fttui recipe RUN, or start this file "
+            f"with: fttui run {quote(str(recipe))}"
+        )
+    say(f"repeating a run with {plural(len(config.interventions), 'intervention')}")
+    return recipe
 
 
 def _engine(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:

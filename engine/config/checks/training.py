@@ -5,12 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from ...protocol.command_args import CommandError
+from ...protocol.command_kinds import (
+    Quarantine,
+    ResetLr,
+    ScaleLr,
+    SetClip,
+    SetLr,
+    SetMix,
+    SetPolicy,
+    SkipBatches,
+)
+from ...protocol.commands import parse_command
 from ..fast_mode import refusal, why_not_fast
 from ..schema import RunConfig
 from ..sections.optimizers import OPTIMIZERS
 from ..tasks import COMPARING_TASKS
 from .problem import Problem
 
+PLANNABLE = (ScaleLr, SetLr, ResetLr, SetClip, SetMix, SkipBatches, Quarantine, SetPolicy)
+"""Commands that can be planned: they change the training, and need no checkpoint."""
 WITHOUT_FLOOR = ("constant", "inverse_sqrt", "step")
 """Schedules for which `train.lr_floor` has no meaning."""
 SCHEDULE_KEYS = {
@@ -349,6 +363,28 @@ def _check_fast(config: RunConfig) -> Iterator[Problem]:
         yield Problem("train.fast", refusal(reason))
 
 
+def _check_interventions(config: RunConfig) -> Iterator[Problem]:
+    for number, planned in enumerate(config.interventions):
+        key = f"interventions[{number}]"
+        try:
+            command = parse_command(planned.command)
+        except CommandError as error:
+            yield Problem(key, f"got {planned.command!r}: {error}")
+            continue
+        if not isinstance(command, PLANNABLE) or getattr(command, "autopilot", None) is not None:
+            yield Problem(
+                key,
+                f"got {planned.command!r}, which cannot be planned; expected one of: lr scale, "
+                "lr set, lr reset, clip, mix, skip, quarantine, policy nonfinite",
+            )
+        if config.train.steps is not None and planned.step >= config.train.steps:
+            yield Problem(
+                key,
+                f"got step {planned.step}, but the run ends after step {config.train.steps}, so "
+                f"{planned.command!r} would have no effect; remove it, or raise train.steps",
+            )
+
+
 TRAINING = (
     _check_length,
     _check_intervals,
@@ -367,5 +403,6 @@ TRAINING = (
     _check_rollback,
     _check_memory,
     _check_fast,
+    _check_interventions,
 )
 """Checks of how a run trains."""

@@ -11,6 +11,7 @@ import msgspec
 from ...config.schema import RunConfig
 from ...config.step_plan import is_due
 from ...core.recovery import NoWayBack
+from ...core.replay.planned_commands import PlannedCommands
 from ...core.retention import to_remove
 from ...core.settings import Inapplicable, after_rollback, leashed
 from ...errors import CheckpointError
@@ -75,6 +76,7 @@ class CommandExecutor:
         self._data = trainer.data
         self._monitor = monitor
         self._profiler, self._replay = on_request
+        self._planned = PlannedCommands((one.step, one.command) for one in config.interventions)
         self._ends_evaluation = ends_evaluation
         """Returns whether the evaluation must end; called between batches by all ranks together."""
         self._boundary: Boundary | None = None
@@ -110,6 +112,12 @@ class CommandExecutor:
         """
         step = self._event_log.step
         return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
+
+    def plan(self) -> None:
+        """Queue the commands that the configuration plans for this step."""
+        for number, command in enumerate(self._planned.due(self._event_log.step)):
+            reason = f"planned for step {self._event_log.step}"
+            self._control.demand(command, "configuration", reason, number)
 
     def scheduled(self) -> None:
         """Run the evaluation and write the checkpoint that are due at this step.
@@ -165,6 +173,9 @@ class CommandExecutor:
         fails, `unsaved` says why.
         """
         self.mark()
+        if left := self._planned.left:
+            text = f"{len(left)} planned commands were not applied, first that of step {left[0]}"
+            self._event_log.log("warning", f"{text}: the run has no step after it")
         if self._trainer.can_evaluate and not self._evaluate_scheduled():
             return False
         try:
@@ -194,6 +205,10 @@ class CommandExecutor:
         """
         manifest, counters = self._checkpointer.restore(wanted)
         self._adopt(manifest, counters)
+        if self._planned:
+            # Settings that a later planned command has made would else count too early.
+            paused = self._control.settings.paused
+            self._control.change(msgspec.structs.replace(counters.desired, paused=paused))
         return manifest
 
     def _save_scheduled(self) -> Manifest | None:
@@ -317,6 +332,7 @@ class CommandExecutor:
         return manifest, counters, time.monotonic() - started
 
     def _adopt(self, manifest: Manifest, counters: Counters) -> None:
+        self._planned.restored(manifest.step)
         self._data.return_to(counters.position, counters.mix)
         self._monitor.restore(counters.watch)
         self._saved = None

@@ -79,6 +79,9 @@ class OneShotCommands(Protocol):
             Impossible: the command cannot be carried out; nothing was changed.
         """
 
+    def plan(self) -> None:
+        """Queue the commands that are planned for this step."""
+
     def scheduled(self) -> None:
         """Run the evaluation and write the checkpoint that are due at this step.
 
@@ -161,6 +164,7 @@ class CommandScheduler:
         if self._event_log.state is RunState.STARTING:
             self._event_log.enter(RunState.RUNNING)
         settings = pause_if_due(control.settings, self._event_log.step)
+        executor.plan()
         if control.wanted_at_boundary or executor.due or settings.paused:
             self._concluder.conclude()
         executor.mark()

@@ -94,13 +94,18 @@ class ControlState:
         """Whether a command or a halt has to be handled before the next step."""
         return bool(self.due) or self.halted is not None
 
-    def demand(self, command: AnyCommand, issuer: str = "guard", reason: str = "") -> None:
-        """Queue a command of the engine itself; every rank demands the same one."""
+    def demand(
+        self, command: AnyCommand, issuer: str = "guard", reason: str = "", number: int = 0
+    ) -> None:
+        """Queue a command of the engine itself; every rank demands the same one.
+
+        `number` distinguishes the commands of one issuer at one step.
+        """
         self.due.append(
             ControlEntry(
                 seq=0,
                 time=self._clock(),
-                id=f"{issuer}-{self.position.step}",
+                id=f"{issuer}-{self.position.step}{f'.{number}' if number else ''}",
                 command=command,
                 issuer=issuer,
                 reason=reason,

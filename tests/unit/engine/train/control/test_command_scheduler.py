@@ -112,6 +112,9 @@ class Desk:
         self.happened.append(f"{type(command).__name__} by {issuer}")
         return "old", "new"
 
+    def plan(self) -> None:
+        """Nothing is planned."""
+
     def scheduled(self) -> None:
         self.happened.append("scheduled")
 

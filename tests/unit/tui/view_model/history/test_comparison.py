@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import random
+
+from fttui.engine.protocol.events import StepFinished
+from fttui.tui.view_model.history.comparison import ComparedRun, ValuePair, compare_runs
+from fttui.tui.view_model.history.surviving import Change, SurvivingTimeline
+
+
+def timeline(losses: list[float], changes: tuple[Change, ...] = ()) -> SurvivingTimeline:
+    steps = {n: StepFinished(loss=loss, step_s=0.5) for n, loss in enumerate(losses, 1)}
+    return SurvivingTimeline(steps, {len(losses): {"loss": losses[-1]}}, changes, 0, ())
+
+
+def facts(losses: list[float], *changes: Change, **settings: str) -> ComparedRun:
+    return ComparedRun(settings, timeline(losses, changes), "finished", 100)
+
+
+def test_only_settings_that_differ_are_told_and_names_are_none() -> None:
+    one = facts([1.0], name="a", lr="1e-4", steps="9")
+    other = facts([1.0], name="b", lr="2e-4", clip="1")
+    assert compare_runs(one, other).settings == [
+        ValuePair("lr", "1e-4", "2e-4"), ValuePair("steps", "9", "–"), ValuePair("clip", "–", "1"),
+    ]  # fmt: skip
+
+
+def test_interventions_of_both_are_counted_and_those_of_one_are_listed() -> None:
+    same, mine, theirs = Change(3, "clip off"), Change(4, "skip 2"), Change(5, "skip 2")
+    found = compare_runs(facts([1.0], same, mine), facts([1.0], same, theirs))
+    assert (found.both, found.only_one, found.only_other) == (
+        1, ["step 4: skip 2"], ["step 5: skip 2"],
+    )  # fmt: skip
+
+
+def test_equal_losses_are_equal_also_where_they_are_nan() -> None:
+    losses = [2.0, float("nan"), 1.5]
+    found = compare_runs(facts(losses), facts([*losses, 1.0])).losses
+    assert found.equal
+    assert found.common_steps == 3
+
+
+def test_the_first_step_that_differs_is_named_and_the_gap_is_paired() -> None:
+    rng = random.Random(0)
+    mine = [2 + rng.gauss(0, 0.5) for _ in range(100)]
+    theirs = [loss + 0.1 + rng.gauss(0, 0.01) if n > 9 else loss for n, loss in enumerate(mine)]
+    found = compare_runs(facts(mine), facts(theirs)).losses
+    assert not found.equal
+    assert found.first_different == 11
+    assert found.mean_gap is not None
+    assert found.half_width is not None
+    assert abs(found.mean_gap - 0.1) < found.half_width < 0.05
+
+
+def test_runs_without_common_steps_are_not_equal() -> None:
+    found = compare_runs(
+        facts([1.0]), ComparedRun({}, SurvivingTimeline({}, {}, (), 0, ()), "failed")
+    )
+    assert not found.losses.equal
+    assert ValuePair("steps", "1 of 100", "0") in found.outcome
+    assert ValuePair("best eval.loss", "1 at step 1", "–") in found.outcome

@@ -1,0 +1,148 @@
+"""The comparison of two runs by what led to their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean, median
+
+from ..race.verdict import paired_difference
+from .surviving import SurvivingTimeline
+
+_LAST_STEPS = 50
+"""Steps at the end of a run over which its loss is averaged."""
+MISSING = "–"
+OWN_NAMES = frozenset({"name"})
+"""Settings that name a run and change nothing in it."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """What is known about one run."""
+
+    settings: Mapping[str, str]
+    """The resolved configuration as key path → value."""
+    timeline: SurvivingTimeline
+    state: str
+    total_steps: int = 0
+    """Planned steps; 0 if unknown."""
+    stack: Mapping[str, str] = field(default_factory=dict)
+    """Devices and versions of the libraries."""
+
+    @property
+    def last_step(self) -> int:
+        """The last step of the surviving timeline."""
+        return max(self.timeline.steps, default=0)
+
+
+@dataclass(frozen=True)
+class ValuePair:
+    """Something that differs: its name, and its value in both runs."""
+
+    name: str
+    one: str
+    other: str
+
+
+@dataclass(frozen=True)
+class LossComparison:
+    """The training losses of two runs, step by step."""
+
+    common_steps: int
+    first_different: int | None
+    """The first common step whose losses are not the same number; None if all are equal."""
+    mean_gap: float | None = None
+    """Mean loss of the other run minus that of the one, over the second half of the common steps;
+    None without a common step."""
+    half_width: float | None = None
+    """Half the width of its confidence interval; None for too few steps."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all losses of the common steps are the same numbers."""
+        return self.common_steps > 0 and self.first_different is None
+
+
+@dataclass(frozen=True)
+class RunsCompared:
+    """The differences of two runs."""
+
+    settings: list[ValuePair]
+    stack: list[ValuePair]
+    only_one: list[str]
+    """Interventions that only the first run has, such as `step 640: lr scale 0.5`."""
+    only_other: list[str]
+    both: int
+    """Number of interventions that both have at the same step."""
+    outcome: list[ValuePair]
+    """The figures of both runs, equal or not."""
+    losses: LossComparison
+
+
+def compare_runs(one: ComparedRun, other: ComparedRun) -> RunsCompared:
+    """Return the differences of two runs."""
+    mine, theirs = _interventions(one.timeline), _interventions(other.timeline)
+    return RunsCompared(
+        settings=[
+            pair for pair in _pairs(one.settings, other.settings) if pair.name not in OWN_NAMES
+        ],
+        stack=_pairs(one.stack, other.stack),
+        only_one=[text for text in mine if text not in theirs],
+        only_other=[text for text in theirs if text not in mine],
+        both=sum(text in theirs for text in mine),
+        outcome=_outcome(one, other),
+        losses=compare_losses(one.timeline, other.timeline),
+    )
+
+
+def _pairs(one: Mapping[str, str], other: Mapping[str, str]) -> list[ValuePair]:
+    """Return the entries that differ, in the order of the first mapping."""
+    names = dict.fromkeys([*one, *other])
+    found = (ValuePair(name, one.get(name, MISSING), other.get(name, MISSING)) for name in names)
+    return [pair for pair in found if pair.one != pair.other]
+
+
+def _interventions(timeline: SurvivingTimeline) -> list[str]:
+    return [f"step {change.step}: {change.command}" for change in timeline.changes]
+
+
+def _outcome(one: ComparedRun, other: ComparedRun) -> list[ValuePair]:
+    figures = _figures(one), _figures(other)
+    names = dict.fromkeys([*figures[0], *figures[1]])
+    return [ValuePair(n, figures[0].get(n, MISSING), figures[1].get(n, MISSING)) for n in names]
+
+
+def _figures(facts: ComparedRun) -> dict[str, str]:
+    """Return the outcome of a run as name → value in words."""
+    timeline = facts.timeline
+    planned = f" of {facts.total_steps}" if facts.total_steps else ""
+    found = {"state": facts.state, "steps": f"{facts.last_step}{planned}"}
+    if timeline.abandoned_steps:
+        found["rolled back"] = f"{timeline.abandoned_steps} steps"
+    last = [timeline.steps[step] for step in sorted(timeline.steps)][-_LAST_STEPS:]
+    if last:
+        found[f"loss, mean of the last {len(last)}"] = f"{fmean(e.loss for e in last):.5g}"
+        found["seconds per step"] = f"{median(e.step_s for e in last):.3g}"
+    losses = {s: m["loss"] for s, m in timeline.evaluations.items() if "loss" in m}
+    if losses:
+        best = min(losses, key=lambda step: (losses[step], step))
+        found["best eval.loss"] = f"{losses[best]:.5g} at step {best}"
+        newest = max(timeline.evaluations)
+        for name, value in timeline.evaluations[newest].items():
+            found[f"last eval.{name}"] = f"{value:.5g} at step {newest}"
+    return found
+
+
+def compare_losses(one: SurvivingTimeline, other: SurvivingTimeline) -> LossComparison:
+    """Compare the losses of the steps that both runs have trained."""
+    common = sorted(one.steps.keys() & other.steps.keys())
+    pairs = {step: (one.steps[step].loss, other.steps[step].loss) for step in common}
+    different = (step for step, (a, b) in pairs.items() if a != b and not (a != a and b != b))
+    first = next(different, None)
+    finite = {s: (a, b) for s, (a, b) in pairs.items() if abs(a) < float("inf") > abs(b)}
+    mine, theirs = ({s: pair[n] for s, pair in finite.items()} for n in (0, 1))
+    gap = paired_difference(theirs, mine)
+    if gap is None:
+        return LossComparison(len(common), first)
+    known = gap.half_width < float("inf")
+    return LossComparison(len(common), first, gap.mean, gap.half_width if known else None)
