@@ -210,7 +210,7 @@ def resumed(
     name, step = name_and_step(options.resume)
     run = find_run(runs_root(options.runs_dir), name)
     if not paused:
-        _tell_of_race(run)
+        tell_of_race(run)
     with start_lock(run):
         checkpoint = checkpoint_to_resume(run, step)
         path = options.config or run.config
@@ -246,7 +246,7 @@ def _engine_options(accept: frozenset[str], *, paused: bool) -> list[str]:
     return [*accepted, *(["--paused"] if paused else [])]
 
 
-def _tell_of_race(run: RunDirectory) -> None:
+def tell_of_race(run: RunDirectory) -> None:
     """Print that a race of the run was interrupted, and in which variant; nothing without one."""
     from .experiments.race_file import read_race
     from .experiments.race_text import unfinished_lines

@@ -146,6 +146,10 @@ def _begin(
         say(line)
     times = _times(run, ended=before.state.ended)
     say(cost_line(cost_of(state.rounds, times, evaluates=state.by != LOSS)))
+    if _stops_early(run):
+        say(
+            "caution: train.early_stop counts the evaluations of the race and may end the run in it"
+        )
     if not options.yes and not _confirmed():
         say("nothing was changed")
         return 0
@@ -182,6 +186,15 @@ def _default_metric(run: RunDirectory) -> str:
         data = read_resolved(run.config).data
         return f"{EVAL}loss" if data.eval or data.eval_fraction else LOSS
     return LOSS
+
+
+def _stops_early(run: RunDirectory) -> bool:
+    """Whether the configuration of a run has early stopping."""
+    from fttui.engine.config.load import read_resolved
+
+    with suppress(FttuiError):
+        return read_resolved(run.config).train.early_stop is not None
+    return False
 
 
 def _start(run: RunDirectory, step: str | None, state: RunState) -> tuple[str | None, int | None]:

@@ -25,6 +25,7 @@ from fttui.tui.cli.experiments.race_text import (
     verdict_lines,
 )
 from fttui.tui.cli.main import main
+from fttui.tui.cli.run import tell_of_race
 from fttui.tui.view_model.race.race_state import RaceState, VariantState
 from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of
 from tests.support.engine_double import EngineDouble, make_run
@@ -216,3 +217,19 @@ def test_an_ended_run_needs_a_checkpoint(
     code, text = said(capsys, engine.run.id, "lr=1e-4,2e-4", "--steps", "20")
     assert code == 10
     assert "no complete checkpoint" in text
+
+
+def test_a_resume_says_in_which_variant_a_race_was_interrupted(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = raced()
+    tell_of_race(run)
+    store_race(run, state)
+    tell_of_race(run)
+    assert capsys.readouterr().out == ""
+    state.ended, state.running = False, 0
+    store_race(run, state)
+    tell_of_race(run)
+    told = capsys.readouterr().out
+    assert "note: a race of" in told
+    assert "in variant 1 of 3 (lr 1e-4)" in told
