@@ -113,7 +113,7 @@ def test_generators_that_the_collation_draws_from_are_exact_too(
         batch["input_ids"][:, 0] = 4 + int(sum(draws) * 50)
         return batch
 
-    monkeypatch.setattr("fttui.engine.train.session.collate_pairs", noisy)
+    monkeypatch.setattr("fttui.engine.train.run_data.collate_pairs", noisy)
     for name in ("straight", "resumed", "back"):
         (tmp_path / name).mkdir()
     sets: dict[str, Any] = {"eval__every": 0, "data__eval_fraction": 0}

@@ -325,8 +325,8 @@ def test_a_loss_that_jumps_alone_has_its_modules_in_the_report_and_a_verdict_at_
 def test_the_loss_scale_of_half_precision_is_in_every_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def scaling(*args: Any) -> Any:
-        trainer = build_trainer(*args)
+    def scaling(*args: Any, **named: Any) -> Any:
+        trainer = build_trainer(*args, **named)
         trainer.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=64, growth_interval=3)
         return trainer
 

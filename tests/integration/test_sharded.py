@@ -24,6 +24,7 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session
 from fttui.engine.train.distributed.place import RankPlace
+from fttui.engine.train.distributed.sharding import splits_integers
 from fttui.engine.train.trainers import build as trainers_module
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -139,6 +140,8 @@ def test_two_ranks_with_parts_train_and_return_as_two_with_whole_models(tmp_path
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_trained_makes_no_difference(tmp_path: Path, form: str) -> None:
+    if FORMS[form].get("model__quantize") and not splits_integers():
+        pytest.skip("this version of torch cannot split quantized weights")
     runs = both(tmp_path, train__steps=5, eval__every=2, **FORMS[form])
     assert in_ranks(2, play_all, runs, {}) == [0, 0]
     require_alike(runs)

@@ -34,7 +34,7 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--relative-margin", metavar="R", type=float, default=0.05,
-        help="leave out texts whose cosine is above 1 − R of that of the positive (default: 0.05)",
+        help="leave out texts less than this share below the positive in cosine (default: 0.05)",
     )  # fmt: skip
     parser.add_argument(
         "--margin", metavar="M", type=float,

@@ -34,8 +34,8 @@ class Layout:
 
     columns: tuple[tuple[int, str], ...]
     """Index of the cell in a row, and name of the column."""
-    flexible: str = ""
-    """Name of the column that gives way if the table is too wide; empty for none."""
+    flexible: str | None = None
+    """Name of the column that gives way if the table is too wide; None for none."""
     room: int = 0
     """Cells between the borders of the table; 0 for any width."""
     below: bool = False

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard
+from torch.torch_version import TorchVersion
 
 from ...errors import ModelError
 from ...model.hidden import backbone_of
@@ -24,6 +25,8 @@ from ..patches import keep_quant_states
 
 _PLACEMENTS = (Shard(0),)
 """Weights are split by their first dimension."""
+INTEGERS_SINCE = "2.13"
+"""First tested version of torch that splits weights of integers; 2.11 cannot."""
 _CLIP_EPSILON = 1e-6
 """Added to the norm in the factor of clipping, as in `torch.nn.utils.clip_grad_norm_`."""
 
@@ -170,12 +173,33 @@ def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]
     return {saved: known[id(tensor)] for saved, tensor in trained.items()}
 
 
+def splits_integers() -> bool:
+    """Whether this version of torch can split weights of integers, which quantized ones are."""
+    return bool(TorchVersion(torch.__version__.split("+")[0]) >= TorchVersion(INTEGERS_SINCE))
+
+
+def require_divisible(model: nn.Module) -> None:
+    """Refuse quantized weights where torch cannot split them.
+
+    Raises:
+        ModelError: torch is too old, and the model has such weights.
+    """
+    whole = next((n for n, p in model.named_parameters() if not p.is_floating_point()), None)
+    if whole is not None and not splits_integers():
+        raise ModelError(
+            f"train.strategy: fsdp cannot split the quantized weight {whole} with torch "
+            f"{torch.__version__}; install torch {INTEGERS_SINCE} or newer, or set "
+            "train.strategy: ddp or model.quantize: none"
+        )
+
+
 def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
     """Split a model in place: its decoder layers each, and all other weights together.
 
     Raises:
         ModelError: a weight cannot be split.
     """
+    require_divisible(model)
     try:
         for layer in _layers(model):
             fully_shard(layer, mesh=mesh)

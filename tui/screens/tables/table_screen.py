@@ -30,10 +30,10 @@ class TableScreen(RunScreen):
     COLUMNS: ClassVar[tuple[str, ...]] = ()
     NARROW: ClassVar[tuple[str, ...]] = ()
     """The columns that narrow screens show; empty for all."""
-    FLEXIBLE: ClassVar[str] = ""
+    FLEXIBLE: ClassVar[str | None] = None
     """Name of the column that gives way in narrow screens, and has the second lines."""
-    WIDE_FLEXIBLE: ClassVar[str] = ""
-    """Name of the column that gives way in wider screens; empty for none."""
+    WIDE_FLEXIBLE: ClassVar[str | None] = None
+    """Name of the column that gives way in wider screens; None for none."""
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     """What the note below the table says while the table has no rows."""

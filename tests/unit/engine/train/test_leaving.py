@@ -204,7 +204,7 @@ def test_a_rank_without_a_folder_leaves_nevertheless(
     notice, _ = notices(tmp_path / "removed")
     notice.give()
     assert not notice.given()
-    assert "cannot be told" in caplog.text
+    assert "cannot be informed" in caplog.text
 
 
 @pytest.mark.parametrize(("trained", "state"), [(False, "stopped"), (True, "failed")])

@@ -96,7 +96,7 @@ def test_every_command_that_trains_decides_and_refuses_alike(
     started: list[LoadedConfig] = []
 
     def new_run(
-        folder: Path, source: Path, decided: LoadedConfig, overrides: list[str], job: str
+        folder: Path, source: Path, decided: LoadedConfig, overrides: list[str], job: str = ""
     ) -> None:
         started.append(decided)
         raise _Started

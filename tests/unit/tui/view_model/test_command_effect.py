@@ -40,6 +40,7 @@ EXAMPLES = {
     "sample": ("sample hi", "done at 3"),
     "skip": ("skip 4", "applied from 4"),
     "quarantine": ("quarantine train:17", "applied from 4"),
+    "mix": ("mix a=2 b=1", "applied from 4"),
     "note": ("note hi", "done at 3"),
     "policy": ("policy autopilot off", "applied from 4"),
     "stop": ("stop", "done at 3"),
