@@ -141,6 +141,7 @@ def test_the_reports_are_printed_and_load(folder: Path, capsys: pytest.CaptureFi
         assert printed.strip() == file.with_suffix(".md").read_text().strip()
 
 
+@pytest.mark.long
 def test_a_checkpoint_is_exported(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

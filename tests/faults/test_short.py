@@ -12,6 +12,9 @@ from . import FAULTS, Stage
 from .book import Box, play
 
 LONGEST_S = 240
+PATIENT = {"F11", "F14", "F18", "F21", "F22", "F36"}
+"""Faults that mostly wait or repeat; `make faults` and the long tests inject them."""
+IDS = [pytest.param(id_, marks=pytest.mark.long) if id_ in PATIENT else id_ for id_ in FAULTS]
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +25,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Stage:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
-@pytest.mark.parametrize("id_", list(FAULTS))
+@pytest.mark.parametrize("id_", IDS)
 def test_fault(id_: str, stage: Stage, tmp_path: Path) -> None:
     seed = int(os.environ.get("FTTUI_FAULT_SEED", "0"))
     row = play(FAULTS[id_], Box(tmp_path, stage, long=False, rng=random.Random(f"{seed}{id_}")))

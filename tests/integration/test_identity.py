@@ -212,6 +212,7 @@ def _resume_refused(place: RankPlace, run: RunDirectory) -> None:
         play(run, resume="last", place=place)
 
 
+@pytest.mark.long
 def test_all_ranks_refuse_together(tmp_path: Path) -> None:
     """Only rank 0 hashes; the others must not train on, nor wait for it."""
     run = new_run(tmp_path, "sft", train__steps=4, train__devices=2)

@@ -97,6 +97,7 @@ def _both(place: RankPlace, runs: list[RunDirectory]) -> None:
     play(runs[1], place=place)
 
 
+@pytest.mark.long
 def test_two_ranks_follow_a_command_as_a_schedule(tmp_path: Path) -> None:
     two: dict[str, Any] = {"train__devices": 2, "train__batch": 2}
     planned = new(tmp_path / "planned", weighted=False, data__mix=PHASES, **two)

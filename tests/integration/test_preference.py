@@ -177,6 +177,7 @@ def _play(place: Any, runs: list[RunDirectory]) -> None:
         play(run, place=place)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("methods", in_part(["dpo kto", "orpo simpo", "reward"], ["dpo kto"]))
 def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path, methods: str) -> None:
     names = methods.split()

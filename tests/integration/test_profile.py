@@ -91,6 +91,7 @@ def command(folder: Path, *words: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_the_command_keeps_the_trace_and_nothing_else(tmp_path: Path) -> None:
     done = command(tmp_path, "--steps", "1", "--json")

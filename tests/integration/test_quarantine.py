@@ -93,6 +93,7 @@ def _both(place: RankPlace, runs: list[RunDirectory]) -> None:
     play(runs[1], Script(commands={2: [TYPED]}), place=place)
 
 
+@pytest.mark.long
 def test_two_ranks_keep_the_same_samples_out(tmp_path: Path) -> None:
     two = {"train__devices": 2, "train__batch": 2}
     runs = [new(tmp_path / name, **two) for name in ("rolled back", "straight")]

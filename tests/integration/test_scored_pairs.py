@@ -37,6 +37,7 @@ def test_cosent_over_micro_batches_is_cosent_of_the_step(tmp_path: Path) -> None
     assert step.extra.keys().isdisjoint({"pos_cos", "top1", "candidates"})
 
 
+@pytest.mark.long
 def test_cosent_on_two_ranks_is_cosent_of_the_step(tmp_path: Path) -> None:
     run = written(
         tmp_path / "run",
