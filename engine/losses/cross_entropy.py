@@ -327,6 +327,33 @@ def _chunk_by_autograd(
     return found.detach(), gradient
 
 
+def _over_chunks(
+    ctx: Any,
+    states: Tensor,
+    targets: Tensor,
+    size: int,
+    compute: Callable[[int, Tensor, Tensor, bool], tuple[Tensor, Any]],
+) -> list[Tensor]:
+    """Return what `compute` finds for each chunk, and save the gradient of all states.
+
+    Args:
+        ctx: context of an autograd function whose first argument is `states`.
+        states: [n, H].
+        targets: [n].
+        size: tokens of a chunk.
+        compute: given the index of the first token of a chunk, its states, its targets, and whether
+            a gradient is wanted, returns the result of the chunk and the gradient of its states.
+    """
+    wanted = ctx.needs_input_grad[0]
+    found = [
+        compute(number * size, chunk, target, wanted)
+        for number, (chunk, target) in enumerate(_chunks(states, targets, size))
+    ]
+    if wanted:
+        ctx.save_for_backward(torch.cat([gradient for _, gradient in found]))
+    return [result for result, _ in found]
+
+
 class _FrozenHead(torch.autograd.Function):
     """Loss sum whose gradient with respect to the states is computed in the forward pass.
 
@@ -344,21 +371,17 @@ class _FrozenHead(torch.autograd.Function):
         form: _Form,
         rows: RowKernels | None,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[0]
-        total = widened(states.new_zeros(()))
-        gradients: list[Any] = []
-        for number, (chunk, target) in enumerate(_chunks(states, targets, size)):
-            own = form.at(number * size, size)
+        def sum_of(first: int, chunk: Tensor, target: Tensor, wanted: bool) -> tuple[Tensor, Any]:
+            own = form.at(first, size)
             if rows is None:
-                sum_of = partial(_chunk_loss, lm_head=lm_head, form=own)
-                loss, gradient = _chunk_by_autograd(chunk, target, wanted, sum_of)
-            else:
-                losses, gradient = _fused_chunk(chunk, target, lm_head, rows, own, wanted)
-                loss = losses.sum()
-            gradients.append(gradient)
+                function = partial(_chunk_loss, lm_head=lm_head, form=own)
+                return _chunk_by_autograd(chunk, target, wanted, function)
+            losses, gradient = _fused_chunk(chunk, target, lm_head, rows, own, wanted)
+            return losses.sum(), gradient
+
+        total = widened(states.new_zeros(()))
+        for loss in _over_chunks(ctx, states, targets, size, sum_of):
             total += loss
-        if wanted:
-            ctx.save_for_backward(torch.cat(gradients))
         return total
 
     @staticmethod
@@ -383,23 +406,16 @@ class _FrozenHeadTokens(torch.autograd.Function):
         size: int,
         rows: RowKernels | None,
     ) -> Tensor:
-        wanted = ctx.needs_input_grad[0]
-        found: list[Tensor] = []
-        gradients: list[Any] = []
-        for chunk, target in _chunks(states, targets, size):
+        plain = _Form(smoothing=0.0, focal=0.0)
+
+        def each_of(_: int, chunk: Tensor, target: Tensor, wanted: bool) -> tuple[Tensor, Any]:
             if rows is None:
-                log_probs = partial(_chunk_log_probs, lm_head=lm_head)
-                every, gradient = _chunk_by_autograd(chunk, target, wanted, log_probs)
-            else:
-                plain = _Form(smoothing=0.0, focal=0.0)
-                losses, gradient = _fused_chunk(chunk, target, lm_head, rows, plain, wanted)
-                every = -losses
-                gradient = None if gradient is None else -gradient
-            gradients.append(gradient)
-            found.append(every)
-        if wanted:
-            ctx.save_for_backward(torch.cat(gradients))
-        return torch.cat(found)
+                function = partial(_chunk_log_probs, lm_head=lm_head)
+                return _chunk_by_autograd(chunk, target, wanted, function)
+            losses, gradient = _fused_chunk(chunk, target, lm_head, rows, plain, wanted)
+            return -losses, None if gradient is None else -gradient
+
+        return torch.cat(_over_chunks(ctx, states, targets, size, each_of))
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor, None, None, None, None]:
