@@ -213,7 +213,7 @@ def _mix(config: RunConfig, sets: Sequence[Sequence[Example]]) -> Mix | None:
 
 
 def _mix_facts(config: RunConfig, mix: Mix | None) -> dict[str, str]:
-    if mix is None:
+    if mix is None or config.data.mix:  # the facts of a schedule are those of its phases
         return {}
     total = sum(mix.shares)
     parts = [

@@ -11,6 +11,8 @@ from ..errors import ConfigError
 from .batches.mixing import MixChange, MixSchedule
 from .batches.sampler import Mix
 
+MIX_FACTS = BY_PHASES, OVER_THE_RUN = "mix by phases", "mix over the run"
+"""Names of the facts of a run that say how its sources are mixed."""
 Phases = list[tuple[int, tuple[float, ...]]]
 """Finished steps at which each phase begins, and the weights of the sources in it."""
 
@@ -77,9 +79,9 @@ def mix_facts(config: RunConfig, mix: Mix | None, plan: StepPlan) -> dict[str, s
     phases = phases_of(config, mix, plan.steps)
     facts = {}
     if len(phases) > 1:
-        facts["mix by phases"] = "; ".join(_phase_texts(config, phases, plan.steps))
+        facts[BY_PHASES] = "; ".join(_phase_texts(config, phases, plan.steps))
     if mix is not None:
-        facts["mix over the run"] = _uses(config, mix.counts, phases, plan)
+        facts[OVER_THE_RUN] = _uses(config, mix.counts, phases, plan)
     return facts
 
 

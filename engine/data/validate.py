@@ -39,7 +39,7 @@ from .tokens.sample import sample_records
 
 CHECKED_OF_STREAM = 2_000
 """Records of a streamed source that are checked; the others are counted during training."""
-_SHOWN_FACTS = (
+SHOWN_FACTS = (
     "train records",
     "eval records",
     "tokens per record",
@@ -119,7 +119,7 @@ def _source_lines(config: RunConfig, sets: ExampleSets) -> Iterator[str]:
             f"streamed: the first {CHECKED_OF_STREAM:,} records of each source are checked here; "
             "the others are counted during training"
         )
-    for name in _SHOWN_FACTS:
+    for name in SHOWN_FACTS:
         if name in sets.facts:
             yield f"{name}: {sets.facts[name]}"
 

@@ -110,6 +110,10 @@ def _wrong_for_a_run(command: Found, words: list[str]) -> str | None:
     return f"{command}: {errors[-1]}" if len(errors) == 2 else None
 
 
+def test_the_readme_stays_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
 def test_a_wrong_command_is_found(capsys: pytest.CaptureFixture[str]) -> None:
     page = ROOT / "README.md"
     assert wrong(Found(page, 1, "fttui run my.yaml --no-such-option"), capsys) is not None

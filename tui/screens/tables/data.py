@@ -18,8 +18,11 @@ FACTS = (
     "train records",
     "eval records",
     "tokens per record",
+    "scores",
     "packed rows",
     "mix per epoch",
+    "mix by phases",
+    "mix over the run",
     "tokenized data",
 )
 """Facts of a run that concern its data."""

@@ -256,6 +256,9 @@ def test_sources_are_mixed_by_their_weights(rows, load):
     ]
     assert sets.facts["mix per epoch"] == ", ".join(half)
     assert (len(sets.train), sets.per_epoch) == (40, 40)
+    phases = [{"at": 0, "weights": {"a": 1, "b": 3}}]
+    planned = load({"train": [{"path": a}, {"path": b}], "mix": phases, "eval_fraction": 0})
+    assert "mix per epoch" not in planned.facts, "the weights are those of the phases"
     plain = load({"train": [{"path": a}, {"path": b}], "eval_fraction": 0.1})
     shares = ["a.jsonl 75% (27 of its 27 examples)", "b.jsonl 25% (9 of its 9 examples)"]
     assert plain.facts["mix per epoch"] == ", ".join(shares)
