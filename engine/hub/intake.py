@@ -23,6 +23,7 @@ from ..protocol.commands import (
     Confirm,
     Propose,
     Stop,
+    command_words,
     describe_command,
     parse_command,
     spec_of,
@@ -321,7 +322,7 @@ def _why_malformed(command: AnyCommand) -> str | None:
     A script can send such a command, because it builds the struct without the parser.
     """
     try:
-        parse_command(describe_command(command).split())
+        parse_command(command_words(command))
     except CommandError as error:
         return str(error)
     return None

@@ -76,8 +76,8 @@ def one(args: list[str], what: str) -> str:
 
 
 def text_of(args: list[str], what: str) -> str:
-    """Return all arguments of a command as one text; raises CommandError if there is none."""
-    if not args:
+    """Return all arguments of a command as one text; raises CommandError if it is blank."""
+    if not "".join(args).strip():
         raise CommandError(f"needs {what}")
     return " ".join(args)
 

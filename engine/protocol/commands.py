@@ -103,6 +103,7 @@ __all__ = [
     "Stop",
     "TrainingAction",
     "TrainingCommand",
+    "command_words",
     "describe_command",
     "parse_command",
     "proposal_name",
@@ -435,7 +436,15 @@ def describe_command(command: AnyCommand) -> str:
 
     A note or prompt is not quoted, so one with quotes or backslashes is not read back.
     """
-    return " ".join(word for word in (spec_of(command).verb, *_arguments(command)) if word)
+    if isinstance(command, Propose):
+        return f"{spec_of(command).verb} {describe_command(command.command)}"
+    words = command_words(command)
+    return shlex.join(words) if isinstance(command, Quarantine | SetMix) else " ".join(words)
+
+
+def command_words(command: AnyCommand) -> list[str]:
+    """Return the words of a command without quotes; `parse_command` reads every command back."""
+    return [*spec_of(command).verb.split(), *_arguments(command)]
 
 
 _FLAGS: dict[AnyCommand, str] = {Pause(release=True): "release", Stop(save=False): "no-save"}
@@ -446,11 +455,11 @@ def _arguments(command: AnyCommand) -> list[str]:
         case SetClip(value=None, percentile=percentile):
             return ["off" if percentile is None else f"p{_word(percentile)}"]
         case SaveCheckpoint(pin=pin, note=note):
-            return ["pin" if pin else "", note]
+            return [word for word in ("pin" if pin else "", note) if word]
         case Rollback(checkpoint=name, lr_scale=lr, clip=clip, skip=skip):
             options = {"lr": lr, "clip": clip, "skip": skip or None}
             return [
-                name,
+                *([name] if name else []),
                 *(f"{key}={_word(value)}" for key, value in options.items() if value is not None),
             ]
         case SetPolicy(nonfinite=what, autopilot=mode):
@@ -459,21 +468,21 @@ def _arguments(command: AnyCommand) -> list[str]:
                 word for name, value in parts.items() if value is not None for word in (name, value)
             ]
         case Pause() | Stop():
-            return [_FLAGS.get(command, "")]
+            return [_FLAGS[command]] if command in _FLAGS else []
         case _:
             return _plain_arguments(command)
 
 
 def _plain_arguments(command: AnyCommand) -> list[str]:
     if isinstance(command, Propose):
-        return [describe_command(command.command)]
+        return command_words(command.command)
     if isinstance(command, Quarantine):
         odd = not command.lift and command.ids[:1] in ((LIFT,), ("--",))
-        return [LIFT * command.lift, "--" * odd, *map(shlex.quote, command.ids)]
+        return [*[LIFT] * command.lift, *["--"] * odd, *command.ids]
     if isinstance(command, SetMix):
-        return [shlex.quote(one) for one in mix_words(command.weights)]
+        return mix_words(command.weights)
     values = (getattr(command, field) for field in command.__struct_fields__)
-    return [_word(value) for value in values if value is not None]
+    return [_word(value) for value in values if value not in (None, "")]
 
 
 def _word(value: str | float) -> str:

@@ -17,6 +17,7 @@ from fttui.engine.core.settings import (
     apply_setting,
     clip_now,
 )
+from fttui.engine.protocol.command_args import CommandError
 from fttui.engine.protocol.commands import (
     COMMANDS,
     AddNote,
@@ -47,6 +48,7 @@ from fttui.engine.protocol.commands import (
     SettingCommand,
     SkipBatches,
     Stop,
+    command_words,
     describe_command,
     parse_command,
     recorded_command,
@@ -111,6 +113,26 @@ def test_the_examples_cover_every_command_and_every_row() -> None:
 @pytest.mark.parametrize("command", EXAMPLES, ids=describe_command)
 def test_what_is_described_can_be_typed(command: AnyCommand) -> None:
     assert parse_command(describe_command(command)) == command
+
+
+UNQUOTED = [
+    AddNote(text='it\'s  "x" \\ -- 3'),
+    GenerateSample(prompt="say: 'a"),
+    SaveCheckpoint(note="it's"),
+    Propose(command=SetMix(weights={"a b": 1, "it's=": 0})),
+    Propose(command=AddNote(text="it's")),
+]
+
+
+@pytest.mark.parametrize("command", [*EXAMPLES, *UNQUOTED], ids=describe_command)
+def test_the_words_of_every_command_are_read_back(command: AnyCommand) -> None:
+    assert parse_command(command_words(command)) == command
+
+
+@pytest.mark.parametrize("verb", ["note", "sample"])
+def test_a_blank_text_is_no_text(verb: str) -> None:
+    with pytest.raises(CommandError, match="needs a"):
+        parse_command([verb, "  "])
 
 
 @pytest.mark.parametrize("spec", COMMANDS, ids=lambda spec: spec.verb)

@@ -14,8 +14,8 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.tui.cli.experiments.recipe import (
     fresh_settings,
+    read_records,
     readable_config,
-    readable_records,
     recipe_text,
 )
 from fttui.tui.view_model.history.surviving import SurvivingTimeline, surviving_timeline
@@ -36,14 +36,14 @@ INTERVENED = Script(
 
 def timeline_of(run: RunDirectory) -> SurvivingTimeline:
     fresh = fresh_settings(readable_config(run))
-    return surviving_timeline(readable_records(run), fresh)
+    return surviving_timeline(read_records(run)[0], fresh)
 
 
 def replayed(run: RunDirectory, folder: Path, script: Script | None = None) -> RunDirectory:
     """Repeat a run by its recipe, in a folder of its own."""
     recipe = folder / "recipe.yaml"
     config = readable_config(run)
-    recipe.write_text(recipe_text(run, config, list(readable_records(run)), timeline_of(run)))
+    recipe.write_text(recipe_text(run, config, read_records(run)[0], timeline_of(run)))
     loaded = load_config(recipe)
     again = create_run(
         folder, name="again", config=recipe, source=loaded.source, resolved=loaded.resolved,
@@ -83,7 +83,7 @@ def test_a_recipe_repeats_a_run_bit_for_bit(intervened: RunDirectory, tmp_path: 
     assert sorted(losses(again)) == list(range(1, 13))
     assert weights(again) == weights(intervened)
     assert timeline_of(again).changes == timeline.changes
-    applied = [r.event for r in readable_records(again) if isinstance(r.event, CommandApplied)]
+    applied = [r.event for r in read_records(again)[0] if isinstance(r.event, CommandApplied)]
     assert {event.issuer for event in applied} == {"configuration"}
     assert applied[0].reason == "planned for step 2"
     assert applied[0].settings == RunSettings(lr_scale=1 / 3, clip=1.0, autopilot="off")

@@ -34,7 +34,8 @@ def add_commands(commands: Commands) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--relative-margin", metavar="R", type=float, default=0.05,
-        help="leave out texts less than this share below the positive in cosine (default: 0.05)",
+        help="leave out texts whose cosine is above (1 - R) times that of the positive (default: "
+        "0.05)",
     )  # fmt: skip
     parser.add_argument(
         "--margin", metavar="M", type=float,
@@ -76,7 +77,7 @@ def _mine(options: argparse.Namespace) -> int:
     }
     given = msgspec.json.encode(asked).decode()
     for _ in print_lines(data_messages("mine", [], given), say):
-        """Every message is a line."""
+        pass  # every message of this command is a line, which is printed already
     return 0
 
 

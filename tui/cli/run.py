@@ -47,7 +47,10 @@ def add_commands(commands: Commands) -> None:
         help="override a key of the configuration, such as train.lr=1e-4",
     )
     run.add_argument(
-        "--replay", metavar="RECIPE", type=Path, help="repeat a run by a file of fttui recipe"
+        "--replay",
+        metavar="RECIPE",
+        type=Path,
+        help="repeat a run from a file that fttui recipe wrote",
     )
     run.add_argument(
         "--headless", action="store_true", help="print lines instead of opening the app"

@@ -15,10 +15,8 @@ from fttui.engine.protocol.commands import (
     AnyCommand,
     CommandSpec,
     Propose,
-    Quarantine,
-    SetMix,
     TrainingCommand,
-    describe_command,
+    command_words,
     parse_command,
     proposal_name,
 )
@@ -106,9 +104,7 @@ class CommandTool:
             if not own:  # then it is the verb alone, so that what is left out is never guessed
                 parse_command(self.spec.verb.split())
             made = msgspec.convert({"k": kind.__struct_config__.tag, **own}, kind)
-            text = describe_command(made)  # type: ignore[arg-type]  # of the table
-            # Names of samples and sources are quoted in it; the words of a note are not.
-            parse_command(text if isinstance(made, Quarantine | SetMix) else text.split())
+            parse_command(command_words(made))  # type: ignore[arg-type]  # of the table
         except (msgspec.ValidationError, CommandError) as error:
             raise ConfigError(f"{self.name}: {error}; typed form: {self.spec.usage}") from None
         if not isinstance(made, TrainingCommand):

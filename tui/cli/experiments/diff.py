@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import Record, RunStarted
-from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.configs import read_configs
-from fttui.engine.run.identity.content import differences
+from fttui.engine.run.identity.content import differences, not_compared
 from fttui.engine.run.identity.recorded import read_recorded
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run, summarize
@@ -25,8 +25,8 @@ from ...view_model.history.comparison import (
     compare_runs,
 )
 from ...view_model.history.surviving import surviving_timeline
-from ..options import Commands, add_runs_dir, say, say_json
-from .recipe import fresh_settings, readable_config, readable_records
+from ..options import Commands, add_runs_dir, say, say_json, warn
+from .recipe import fresh_settings, gaps, read_records, readable_config
 
 _LONGEST_VALUE = 60
 
@@ -47,6 +47,9 @@ def _diff(options: argparse.Namespace) -> int:
     root = runs_root(options.runs_dir)
     runs = find_run(root, options.run), find_run(root, options.other)
     one, other = (_facts(run) for run in runs)
+    for run, facts in zip(runs, (one, other), strict=True):
+        for line in gaps(facts.not_read, facts.timeline):
+            warn(f"fttui: caution: {run.id}: {line}")
     found, content = compare_runs(one, other), content_lines(*runs)
     if options.json:
         say_json({"runs": [run.id for run in runs], "content": content, **asdict(found)})
@@ -57,21 +60,26 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def content_lines(one: RunDirectory, other: RunDirectory) -> list[str]:
-    """Return how base model, tokenizer, template, data and start adapter of two runs differ."""
+    """Return how base model, tokenizer, template, data and start adapter of two runs differ.
+
+    A kind whose hash is not known is named with the reason, because it cannot be compared.
+    """
     starts = read_recorded(one).starts, read_recorded(other).starts
     if not all(starts):
         unknown = [run.id for run, known in zip((one, other), starts, strict=True) if not known]
         return [f"not recorded for {' and '.join(unknown)}"]
-    return [found.text for found in differences(starts[0][-1].identity, starts[1][-1].identity)]
+    last = starts[0][-1].identity, starts[1][-1].identity
+    unknown = [f"not compared: {text}" for text in not_compared(*last)]
+    return [*(found.text for found in differences(*last)), *unknown]
 
 
 def diff_lines(found: RunsCompared, content: list[str], one: str, other: str) -> Iterator[str]:
     """Yield the comparison of two runs as text."""
     yield f"A  {one}"
     yield f"B  {other}"
-    yield from _part("settings", _table(found.settings))
+    yield from _part("settings", _missing(found.settings_missing) + _table(found.settings))
     yield from _part("model and data", [f"  {line}" for line in content])
-    yield from _part("devices and versions", _table(found.stack))
+    yield from _part("devices and versions", _missing(found.stack_missing) + _table(found.stack))
     changes = [f"  only A  {text}" for text in found.only_one]
     changes += [f"  only B  {text}" for text in found.only_other]
     both = f"interventions ({found.both} in both)" if found.both else "interventions"
@@ -84,6 +92,10 @@ def diff_lines(found: RunsCompared, content: list[str], one: str, other: str) ->
 def _part(title: str, lines: list[str]) -> Iterator[str]:
     yield title if lines else f"{title}: no difference"
     yield from lines
+
+
+def _missing(runs: list[str]) -> list[str]:
+    return [f"  not recorded for {' and '.join(runs)}"] if runs else []
 
 
 def _table(pairs: list[ValuePair]) -> list[str]:
@@ -111,17 +123,17 @@ def _losses(found: LossComparison) -> str:
 
 
 def _facts(run: RunDirectory) -> ComparedRun:
-    records = list(readable_records(run))
-    try:
+    records, not_read = read_records(run)
+    fresh = None
+    with suppress(ConfigError):  # a script's run, or a configuration that is not valid any more
         fresh = fresh_settings(readable_config(run))
-    except ConfigError:  # a script's run, or a configuration that is not valid any more
-        fresh = RunSettings()
     return ComparedRun(
         settings=flat_settings(run),
         timeline=surviving_timeline(records, fresh),
         state=summarize(run).state.value,
         total_steps=max((e.total_steps for e in _starts(records)), default=0),
         stack=_stack(records),
+        not_read=tuple(not_read),
     )
 
 

@@ -56,11 +56,14 @@ def add_commands(commands: Commands) -> None:
         metavar="RUN[@STEP] SETTING=V,…",
         help="the run, live or ended, and the values to try: lr=1e-4,x0.5,now clip=0.5,p90,off",
     )
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="steps of a variant")
+    parser.add_argument(
+        "--steps", type=int, default=100, metavar="N", help="steps of a variant (default: 100)"
+    )
     parser.add_argument(
         "--by",
         metavar="METRIC",
-        help="what decides: eval.loss or another metric of the evaluation, or the training loss",
+        help="the metric that decides: eval.loss or another one of the evaluation, or loss, the "
+        "training loss (default: eval.loss, or loss without evaluation data)",
     )
     parser.add_argument(
         "--no-halving", action="store_true", help="train every variant for all --steps"
@@ -78,7 +81,11 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("--yes", action="store_true", help="begin without a question")
     parser.add_argument("--go-on", action="store_true", help="go on with an interrupted race")
-    parser.add_argument("--cancel", action="store_true", help="put the run back to before the race")
+    parser.add_argument(
+        "--cancel",
+        action="store_true",
+        help="end an interrupted race: back to its start, with the settings before it",
+    )
     parser.add_argument("--take", action="store_true", help="take control from whoever has it")
     add_runs_dir(parser)
     add_accept_changed(parser)
@@ -136,13 +143,14 @@ def _begin(
         halving=not options.no_halving,
     )
     _require_sound(state, options)
+    _require_metric(run, state.by)
     before = summarize(run)
     held = before.state is RunState.PAUSED
     state.then = options.then or ("pause" if held else "go")
     checkpoint, start = _start(run, step, before.state)
     _require_room(run, start if start is not None else before.step, state)
     where = f"step {start}" if start is not None else f"the present step (now {before.step})"
-    for line in plan_lines(state, run.id, learning_rate(run), where):
+    for line in plan_lines(state, run.id, learning_rate(run), where, options.keep):
         say(line)
     times = _times(run, ended=before.state.ended)
     say(cost_line(cost_of(state.rounds, times, evaluates=state.by != LOSS)))
@@ -179,13 +187,38 @@ def _require_sound(state: RaceState, options: argparse.Namespace) -> None:
 
 
 def _default_metric(run: RunDirectory) -> str:
-    """Return the evaluation loss, or the training loss of a run that cannot be evaluated."""
+    """Return the evaluation loss, or the training loss if no evaluation data are known."""
+    return f"{EVAL}loss" if _can_evaluate(run) else LOSS
+
+
+def _can_evaluate(run: RunDirectory) -> bool | None:
+    """Whether a run has evaluation data; None if its configuration cannot be read."""
     from fttui.engine.config.load import read_resolved
 
     with suppress(FttuiError):
         data = read_resolved(run.config).data
-        return f"{EVAL}loss" if data.eval or data.eval_fraction else LOSS
-    return LOSS
+        return bool(data.eval or data.eval_fraction)
+    return None
+
+
+def _require_metric(run: RunDirectory, by: str) -> None:
+    """Check that evaluations of a run have a metric, as far as its configuration and journal tell.
+
+    Raises:
+        ConfigError: they do not have it.
+    """
+    if by == LOSS:
+        return
+    events = (record.event for record in read_ends(run.journal))
+    names = {name for e in events if isinstance(e, EvalFinished) for name in e.metrics}
+    # The configuration of a script's run does not say whether the script has evaluation data.
+    if not names and _can_evaluate(run) is False and not run.identity().script:
+        raise ConfigError(
+            f"--by {by}: {run.id} has no evaluation data; compare the training loss: --by {LOSS}"
+        )
+    if names and by.removeprefix(EVAL) not in names:
+        known = ", ".join(f"{EVAL}{name}" for name in sorted(names))
+        raise ConfigError(f"--by {by}: the evaluations of {run.id} have {known}; name one of them")
 
 
 def _stops_early(run: RunDirectory) -> bool:
@@ -245,8 +278,13 @@ def _times(run: RunDirectory, *, ended: bool) -> MeasuredTimes:
         evaluation_s=evaluations[-1] if evaluations else None,
         checkpoint_s=saved[-1].seconds if saved else None,
         checkpoint_bytes=saved[-1].size_bytes if saved else None,
-        start_s=max(0.0, begun[1] - begun[0]) if ended and len(begun) > 1 else 0.0,
+        start_s=_start_s(begun) if ended else 0.0,
     )
+
+
+def _start_s(begun: list[float]) -> float | None:
+    """Return the seconds between the first two records of a start; None if there are not two."""
+    return max(0.0, begun[1] - begun[0]) if len(begun) > 1 else None
 
 
 def _confirmed() -> bool:

@@ -15,8 +15,13 @@ from ...view_model.race.race_state import LOSS, RaceState, mean_of_second_half
 from ...view_model.race.rounds import Cost, Round
 from ...view_model.race.verdict import CONFIDENCE, Difference
 
+_AFTERWARDS = {"go": "trains on", "pause": "stays paused", "stop": "stops"}
+"""What a run does after a race, by the value of `--then`."""
 
-def plan_lines(state: RaceState, run: str, now: LearningRate, start: str) -> Iterator[str]:
+
+def plan_lines(
+    state: RaceState, run: str, now: LearningRate, start: str, keep: str
+) -> Iterator[str]:
     """Yield what a race will do.
 
     Args:
@@ -24,6 +29,7 @@ def plan_lines(state: RaceState, run: str, now: LearningRate, start: str) -> Ite
         run: the id of the run.
         now: the learning rate in force.
         start: where it starts, in words, such as `step 400`.
+        keep: what the run goes on with: `best`, `none` or the number of a variant.
     """
     plan = state.plan
     yield (
@@ -37,6 +43,10 @@ def plan_lines(state: RaceState, run: str, now: LearningRate, start: str) -> Ite
         yield f"  {number:>2}  {variant.label}{caution}"
     if len(state.rounds) > 1:
         yield f"rounds: {', '.join(_round_words(state.rounds))}"
+    kept = f"of {'the best variant' if keep == 'best' else f'variant {keep}'}"
+    if keep == "none":
+        kept = "from before the first variant"
+    yield f"afterwards the run has the state and settings {kept}, and {_AFTERWARDS[state.then]}"
 
 
 def _round_words(rounds: Sequence[Round]) -> Iterator[str]:
@@ -50,6 +60,8 @@ def cost_line(cost: Cost) -> str:
     took = "time unknown, because the run has measured no step yet"
     if cost.seconds is not None:
         took = f"about {fmt.duration(cost.seconds)} by what the run has measured"
+        if cost.not_measured:
+            took += f" (not measured yet, and not in it: {', '.join(cost.not_measured)})"
     disk = f", {fmt.size(cost.bytes)}" if cost.bytes is not None else ""
     kept = f"{fmt.plural(cost.checkpoints, 'pinned checkpoint')}{disk}"
     return f"cost: {fmt.plural(cost.steps, 'step')}, {took}; {kept}"
@@ -108,7 +120,7 @@ def verdict_lines(state: RaceState) -> Iterator[str]:
     """Yield which variant is best, by how much, and whether chance explains the difference."""
     best = state.best
     if best is None:
-        yield f"no variant has a finite {state.by}; the run goes back to its start"
+        yield f"no variant has a finite {state.by}, so none is the best"
         return
     first, label = state.variants[best], state.plan[best].label
     yield f"best: {label}, {state.by} {fmt.number(first.score)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -12,7 +12,8 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.codec import decode_readable
 from fttui.engine.protocol.events import Record, RunStarted
 from fttui.engine.protocol.settings import RunSettings
-from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
+from fttui.engine.run.processes.marks import read_engine_status
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -41,10 +42,10 @@ def _recipe(options: argparse.Namespace) -> int:
 
     run = find_run(runs_root(options.runs_dir), options.run)
     config = readable_config(run)
-    records = list(readable_records(run))
+    records, not_read = read_records(run)
     timeline = surviving_timeline(records, fresh_settings(config))
     text = recipe_text(run, config, records, timeline)
-    for line in cautions(run, config, timeline):
+    for line in (*gaps(not_read, timeline), *cautions(run, config, timeline)):
         warn(f"fttui: caution: {line}")
     if options.out is None:
         say(text.rstrip("\n"))
@@ -55,10 +56,24 @@ def _recipe(options: argparse.Namespace) -> int:
     return 0
 
 
-def readable_records(run: RunDirectory) -> Iterator[Record]:
-    """Yield the records of a run's journal that this version can read."""
-    records = map(decode_readable, FrameReader(run.journal))
-    yield from (record for record in records if record is not None)
+def read_records(run: RunDirectory) -> tuple[list[Record], list[str]]:
+    """Return the records of a run so far, and what of its journal could not be read, in words.
+
+    Raises:
+        OSError: the journal cannot be read.
+    """
+    works = read_engine_status(run).alive  # then what follows the last record is being written
+    reader = FrameReader(run.journal)
+    parts: list[bytes | DamagedPart] = list(reader)
+    if not works and run.journal.exists():
+        parts += read_past_damage(run.journal, reader.offset)
+    records = [decode_readable(part) for part in parts if isinstance(part, bytes)]
+    counted = {
+        "record": records.count(None),
+        "damaged byte": sum(part.size_bytes for part in parts if isinstance(part, DamagedPart)),
+    }
+    not_read = [plural(count, what) for what, count in counted.items() if count]
+    return [record for record in records if record is not None], not_read
 
 
 def readable_config(run: RunDirectory) -> RunConfig:
@@ -96,6 +111,8 @@ def recipe_text(
     from fttui.engine.config.schema import PlannedCommand
 
     planned = [PlannedCommand(step=one.step, command=one.command) for one in timeline.changes]
+    last = max(timeline.steps, default=0)  # a run that stopped early has commands that are not due
+    planned += [one for one in config.interventions if one.step > last]
     policy = replace(config.policy, autopilot="off")
     whole = replace(config, policy=policy, interventions=planned)
     comments = "".join(f"# {line}\n" for line in _origin(run, records, timeline))
@@ -112,6 +129,17 @@ def _origin(run: RunDirectory, records: list[Record], timeline: SurvivingTimelin
     if started:
         versions = ", ".join(f"{name} {what}" for name, what in started[-1].versions.items())
         yield f"Losses repeat bit for bit with: {'; '.join(started[-1].devices)}; {versions}"
+
+
+def gaps(not_read: Sequence[str], timeline: SurvivingTimeline) -> Iterator[str]:
+    """Yield why interventions of a run may be missing."""
+    for what in not_read:
+        yield f"{what} of the journal cannot be read; interventions may be missing"
+    if left_out := timeline.left_out:
+        yield (
+            f"the journal lacks the settings after {plural(len(left_out), 'command')}, first "
+            f"{left_out[0]}; they are left out of the interventions"
+        )
 
 
 def cautions(run: RunDirectory, config: RunConfig, timeline: SurvivingTimeline) -> Iterator[str]:

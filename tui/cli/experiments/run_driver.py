@@ -57,7 +57,7 @@ class TrainedSteps:
     halted: str = ""
     """Why the run was halted; empty if it was not."""
     rolled_back: str = ""
-    """Who rolled the run back, and to where; empty if nobody did."""
+    """To which checkpoint and at which step the run was rolled back; empty if it was not."""
     by_others: list[str] = field(default_factory=list)
     """Commands of others that changed how the run trains, each with its issuer."""
 

@@ -173,12 +173,22 @@ def _require_matching(options: argparse.Namespace) -> None:
     for name in ("calibration", "device"):
         if getattr(options, name) is not None and not quantized:
             raise ConfigError(f"--{name} goes with --gptq and --awq only")
+    given = {
+        "--ema": options.ema,
+        "--average": options.average > 1,
+        "--push": options.push,
+        "--accept-changed": options.accept_changed,
+        "--trust-code": options.trust_code,
+    }
+    without_effect = [name for name, value in given.items() if value]
+    if options.metrics and without_effect:
+        raise ConfigError(f"{without_effect[0]} goes with a checkpoint, not with --metrics")
 
 
 def _export(options: argparse.Namespace) -> int:
+    _require_matching(options)
     if options.metrics:
         return export_metrics(options)
-    _require_matching(options)
     require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)

@@ -21,13 +21,15 @@ class ComparedRun:
     """What is known about one run."""
 
     settings: Mapping[str, str]
-    """The resolved configuration as key path → value."""
+    """The resolved configuration as key path → value; empty if it cannot be read."""
     timeline: SurvivingTimeline
     state: str
     total_steps: int = 0
     """Planned steps; 0 if unknown."""
     stack: Mapping[str, str] = field(default_factory=dict)
-    """Devices and versions of the libraries."""
+    """Devices and versions of the libraries; empty if they are not recorded."""
+    not_read: tuple[str, ...] = ()
+    """What of the journal could not be read, in words."""
 
     @property
     def last_step(self) -> int:
@@ -68,7 +70,11 @@ class RunsCompared:
     """The differences of two runs."""
 
     settings: list[ValuePair]
+    settings_missing: list[str]
+    """The runs, `A` or `B`, whose configuration cannot be read, so that it is not compared."""
     stack: list[ValuePair]
+    stack_missing: list[str]
+    """The runs, `A` or `B`, whose devices and versions are not recorded."""
     only_one: list[str]
     """Interventions that only the first run has, such as `step 640: lr scale 0.5`."""
     only_other: list[str]
@@ -83,10 +89,10 @@ def compare_runs(one: ComparedRun, other: ComparedRun) -> RunsCompared:
     """Return the differences of two runs."""
     mine, theirs = _interventions(one.timeline), _interventions(other.timeline)
     return RunsCompared(
-        settings=[
-            pair for pair in _pairs(one.settings, other.settings) if pair.name not in OWN_NAMES
-        ],
+        settings=[p for p in _pairs(one.settings, other.settings) if p.name not in OWN_NAMES],
+        settings_missing=_missing(one.settings, other.settings),
         stack=_pairs(one.stack, other.stack),
+        stack_missing=_missing(one.stack, other.stack),
         only_one=[text for text in mine if text not in theirs],
         only_other=[text for text in theirs if text not in mine],
         both=sum(text in theirs for text in mine),
@@ -95,8 +101,17 @@ def compare_runs(one: ComparedRun, other: ComparedRun) -> RunsCompared:
     )
 
 
+def _missing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    return [name for name, known in (("A", one), ("B", other)) if not known]
+
+
 def _pairs(one: Mapping[str, str], other: Mapping[str, str]) -> list[ValuePair]:
-    """Return the entries that differ, in the order of the first mapping."""
+    """Return the entries that differ, in the order of the first mapping.
+
+    If one of them is empty, nothing is known about its run, and nothing is compared.
+    """
+    if not (one and other):
+        return []
     names = dict.fromkeys([*one, *other])
     found = (ValuePair(name, one.get(name, MISSING), other.get(name, MISSING)) for name in names)
     return [pair for pair in found if pair.one != pair.other]

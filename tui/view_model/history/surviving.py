@@ -49,6 +49,8 @@ class SurvivingTimeline:
     """Number of finished steps that were rolled back."""
     unexplained: tuple[int, ...]
     """Steps whose learning rate factor or clip follows from no command in the journal."""
+    left_out: tuple[str, ...] = ()
+    """Commands that may have changed settings, which their records lack; not among `changes`."""
 
 
 @dataclass
@@ -127,16 +129,20 @@ class _Segments:
         return found[::-1]
 
 
-def surviving_timeline(records: Iterable[Record], fresh: RunSettings) -> SurvivingTimeline:
+def surviving_timeline(records: Iterable[Record], fresh: RunSettings | None) -> SurvivingTimeline:
     """Return what led to the newest record of a journal.
 
     Args:
         records: the records of the journal, in their order.
-        fresh: the settings with which a new run of the same configuration starts.
+        fresh: the settings with which a new run of the same configuration starts; None if they are
+            not known, so that the run is taken to have started with those before its first command.
     """
     segments = _Segments()
+    left_out: list[str] = []
     for record in records:
         segments.add(record)
+        left_out += _without_settings(record)
+    fresh = fresh or segments.first or RunSettings()
     path = segments.path()
     kept = [record for _, counting in path for record in counting]
     steps = {r.step: r.event for r in kept if isinstance(r.event, StepFinished)}
@@ -148,7 +154,21 @@ def surviving_timeline(records: Iterable[Record], fresh: RunSettings) -> Survivi
         changes=tuple(_changes(points, skips, fresh)),
         abandoned_steps=trained - len(steps),
         unexplained=tuple(_unexplained(steps, points)),
+        left_out=tuple(left_out),
     )
+
+
+def _without_settings(record: Record) -> Iterator[str]:
+    """Yield the command of a record that may have changed settings, but does not have them.
+
+    Journals of older versions have no settings, and this version cannot read those of some newer
+    ones.
+    """
+    event = record.event
+    if not isinstance(event, CommandApplied) or event.settings is not None:
+        return
+    if event.spec is None or event.spec.versioned:
+        yield f"step {record.step}: {event.command}"
 
 
 def _points(

@@ -73,10 +73,12 @@ class Cost:
     checkpoints: int
     bytes: int | None
     """Disk space of the checkpoints; None before the run has written one."""
+    not_measured: tuple[str, ...] = ()
+    """Parts that are left out of the time, because the run has not measured them."""
 
 
 def cost_of(rounds: Sequence[Round], times: MeasuredTimes, *, evaluates: bool) -> Cost:
-    """Return the cost of a race; parts that the run has not measured are left out of the time.
+    """Return the cost of a race; parts that the run has not measured are named beside the time.
 
     Args:
         rounds: the rounds of the race.
@@ -90,4 +92,7 @@ def cost_of(rounds: Sequence[Round], times: MeasuredTimes, *, evaluates: bool) -
     seconds = None if times.step_s is None else start + steps * times.step_s + stretches * each
     size = times.checkpoint_bytes
     kept = stretches + 1
-    return Cost(steps, seconds, kept, None if size is None else size * kept)
+    parts = {"loading": times.start_s, "checkpoints": times.checkpoint_s}
+    parts |= {"evaluations": times.evaluation_s} if evaluates else {}
+    unknown = tuple(name for name, seconds_each in parts.items() if seconds_each is None)
+    return Cost(steps, seconds, kept, None if size is None else size * kept, unknown)

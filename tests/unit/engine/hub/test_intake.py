@@ -9,11 +9,13 @@ from fttui.engine.protocol.commands import (
     AddNote,
     AnyCommand,
     Pause,
+    Propose,
     Quarantine,
     Rollback,
     RunSteps,
     ScaleLr,
     SetClip,
+    SetMix,
     SetPolicy,
     Stop,
 )
@@ -158,13 +160,25 @@ def test_a_command_must_be_legal_in_the_present_state(
         SetPolicy(nonfinite="pray"),
         Rollback(checkpoint="last", skip=-3),
         Quarantine(ids=()),
+        Quarantine(ids=("a", "")),
+        AddNote(text=" "),
+        Rollback(checkpoint=""),
     ],
 )
 def test_values_that_cannot_be_typed_cannot_be_sent(intake: Intake, command: AnyCommand) -> None:
     assert refused(submit(intake, message(command=command)))
 
 
-@pytest.mark.parametrize("command", [RunSteps(steps=9_345_678), AddNote(text='it\'s "x" -- 3')])
+@pytest.mark.parametrize(
+    "command",
+    [
+        RunSteps(steps=9_345_678),
+        AddNote(text='it\'s "x" -- 3'),
+        SetMix(weights={"math set": 2.0, "it's": 1.0}),
+        Propose(command=SetMix(weights={"math set": 2.0})),
+        Quarantine(ids=("a b", "it's")),
+    ],
+)
 def test_unusual_but_sound_commands_pass(intake: Intake, command: AnyCommand) -> None:
     assert isinstance(submit(intake, message(command=command)), Accepted)
 

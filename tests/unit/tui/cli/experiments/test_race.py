@@ -26,7 +26,7 @@ from fttui.tui.cli.experiments.race_text import (
 )
 from fttui.tui.cli.main import main
 from fttui.tui.cli.run import tell_of_race
-from fttui.tui.view_model.race.race_state import RaceState, VariantState
+from fttui.tui.view_model.race.race_state import After, RaceState, VariantState
 from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of
 from tests.support.engine_double import EngineDouble, make_run
 
@@ -81,17 +81,46 @@ def test_no_score_at_all_is_no_verdict() -> None:
     state = raced()
     for one in state.variants:
         one.score = None
-    assert list(verdict_lines(state)) == [
-        "no variant has a finite eval.loss; the run goes back to its start"
-    ]
+    assert list(verdict_lines(state)) == ["no variant has a finite eval.loss, so none is the best"]
 
 
 def test_the_plan_warns_of_a_rate_that_is_likely_a_typing_error() -> None:
     state = RaceState(words=["lr=1e-4,1e-1"], steps=80, by="loss")
-    lines = list(plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400"))
+    lines = list(plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400", "best"))
     assert lines[0].startswith("race of mine from step 400: 2 variants, compared by loss")
     assert lines[1].strip() == "1  lr 1e-4"
     assert "caution: the learning rate would be 0.1, ×500 the present" in lines[2]
+
+
+@pytest.mark.parametrize(
+    ("keep", "then", "said"),
+    [
+        ("best", "go", "settings of the best variant, and trains on"),
+        (
+            "none",
+            "pause",
+            "settings from before the first variant, and stays paused",
+        ),
+        ("2", "stop", "settings of variant 2, and stops"),
+    ],
+)
+def test_the_plan_says_what_the_run_does_after_the_race(keep: str, then: After, said: str) -> None:
+    state = RaceState(words=["lr=1e-4,2e-4"], steps=80, by="loss", then=then)
+    *_, last = plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400", keep)
+    assert last.endswith(said)
+
+
+def test_a_run_without_evaluation_data_is_not_raced_by_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    run = make_run(tmp_path)
+    run.config.write_text(
+        "name: mine\nmodel: {id: m}\ndata: {train: a.jsonl, eval_fraction: 0}\ntrain: {steps: 9}\n"
+    )
+    code = main(["race", run.id, "lr=1e-4,2e-4", "--by", "eval.loss"])
+    assert code == 2
+    assert "has no evaluation data; compare the training loss: --by loss" in capsys.readouterr().err
 
 
 def test_the_cost_says_what_is_not_known() -> None:
@@ -100,6 +129,10 @@ def test_the_cost_says_what_is_not_known() -> None:
     known = cost_line(cost_of(rounds, MeasuredTimes(0.5, 2.0, 1.0, 2**20), evaluates=True))
     assert known.startswith("cost: 200 steps, about 2 m 0 s by what")
     assert known.endswith("6 pinned checkpoints, 6.0 MiB")
+    parts = MeasuredTimes(step_s=0.5, start_s=0.0)
+    by_loss, by_eval = (cost_line(cost_of(rounds, parts, evaluates=e)) for e in (False, True))
+    assert "(not measured yet, and not in it: checkpoints)" in by_loss
+    assert "(not measured yet, and not in it: checkpoints, evaluations)" in by_eval
 
 
 def test_an_interrupted_race_says_in_which_variant_it_was() -> None:
@@ -148,6 +181,7 @@ def test_a_race_is_not_begun_without_a_yes_but_its_cost_is_told(
         (["lr=1e-4,2e-4", "--steps", "50"], "has 50 steps left after step 50 of 100"),
         (["lr=1e-4,2e-4", "--steps", "0"], "--steps must be a whole number"),
         (["lr=1e-4,2e-4", "--by", "accuracy"], "--by must be loss or eval.NAME"),
+        (["lr=1e-4,2e-4", "--by", "eval.accuracy"], "have eval.loss; name one of them"),
         (["lr=1e-4,2e-4", "--keep", "3"], "a variant from 1 to 2; got 3"),
         (["--go-on"], "no race that was interrupted"),
         (["--cancel"], "no race that was interrupted"),

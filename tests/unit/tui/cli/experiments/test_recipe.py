@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
+import yaml
 
 from fttui.engine.config.load import load_config
+from fttui.engine.config.schema import PlannedCommand
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import AnyEvent, CommandApplied, Record, StepFinished
 from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.run.identity.content import Content, ContentIdentity
+from fttui.engine.run.identity.recorded import StartedWith, add_start
 from fttui.engine.run.journal import FrameWriter
 from fttui.engine.run.run_dir import RunDirectory, RunOrigin, create_run
+from fttui.tui.cli.experiments.recipe import (
+    fresh_settings,
+    read_records,
+    readable_config,
+    recipe_text,
+)
 from fttui.tui.cli.main import main
+from fttui.tui.view_model.history.surviving import surviving_timeline
 
 HALF = RunSettings(clip=1.0, lr_scale=0.5)
 
@@ -100,6 +112,47 @@ def test_what_a_recipe_cannot_repeat_is_told(
     assert "the configuration was changed when the run was resumed (config.1.yaml before)" in err
     assert "steps, first 4, had a learning rate factor or clip" in err
     assert "train.early_stop counts every evaluation" in err
+
+
+def test_damage_and_commands_without_settings_are_told(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = CommandApplied(id="c", command="lr scale 0.5")
+    run = trained(root, "mine", (12, old))
+    with run.journal.open("ab") as file:
+        file.write(b"damage")
+    for words in (["recipe", run.id], ["diff", run.id, run.id]):
+        code, _, err = said(capsys, *words)
+        assert code == 0
+        assert "6 damaged bytes of the journal cannot be read" in err
+        assert "lacks the settings after 1 command, first step 12: lr scale 0.5" in err
+
+
+def test_planned_interventions_that_a_stopped_run_has_not_reached_stay_in_its_recipe(
+    root: Path,
+) -> None:
+    run = trained(root, "mine", halved(5))
+    planned = [PlannedCommand(step=step, command="clip 2") for step in (4, 15)]
+    config = msgspec.structs.replace(readable_config(run), interventions=planned)
+    records, not_read = read_records(run)
+    timeline = surviving_timeline(records, fresh_settings(config))
+    found = yaml.safe_load(recipe_text(run, config, records, timeline))["interventions"]
+    assert not_read == []
+    assert [(one["step"], one["command"]) for one in found] == [
+        (5, "lr scale 0.5"), (15, "clip 2"),
+    ]  # fmt: skip
+
+
+def test_content_whose_hash_is_not_known_is_not_called_equal(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known, unknown = Content(hash="a"), Content(unknown="data are streamed")
+    identity = ContentIdentity(base=known, tokenizer=known, template=known, data=unknown)
+    run = trained(root, "mine")
+    add_start(run, StartedWith(incarnation=1, time=0.0, identity=identity))
+    _, out, _ = said(capsys, "diff", run.id, run.id)
+    assert "not compared: data: data are streamed" in out
+    assert "model and data: no difference" not in out
 
 
 def test_the_run_of_a_script_has_no_recipe(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,12 @@ def test_only_settings_that_differ_are_told_and_names_are_none() -> None:
     ]  # fmt: skip
 
 
+def test_what_is_not_recorded_is_not_compared_but_named() -> None:
+    found = compare_runs(facts([1.0]), facts([1.0], lr="1e-4"))
+    assert (found.settings, found.settings_missing) == ([], ["A"])
+    assert (found.stack, found.stack_missing) == ([], ["A", "B"])
+
+
 def test_interventions_of_both_are_counted_and_those_of_one_are_listed() -> None:
     same, mine, theirs = Change(3, "clip off"), Change(4, "skip 2"), Change(5, "skip 2")
     found = compare_runs(facts([1.0], same, mine), facts([1.0], same, theirs))

@@ -252,6 +252,22 @@ def test_evaluations_are_those_of_the_surviving_steps(journal: Journal) -> None:
     assert journal.found.evaluations == {1: {"loss": 1.0}}
 
 
+def test_commands_whose_record_has_no_settings_are_listed(journal: Journal) -> None:
+    journal.train(2)
+    for text in ("lr scale 0.5", "warmup again", "eval"):
+        journal.add(CommandApplied(id="x", command=text))
+    assert journal.found.left_out == ("step 2: lr scale 0.5", "step 2: warmup again")
+
+
+def test_a_run_whose_first_settings_are_not_known_starts_with_those_before_its_first_command(
+    journal: Journal,
+) -> None:
+    journal.train(2)
+    journal.set("lr scale 0.5", lr_scale=0.5)
+    found = surviving_timeline(journal.records, None)
+    assert [(one.step, one.command) for one in found.changes] == [(2, "lr scale 0.5")]
+
+
 def test_settings_that_no_command_explains_are_counted(journal: Journal) -> None:
     journal.train(2)
     journal.settings = replace(journal.settings, lr_scale=0.5)
