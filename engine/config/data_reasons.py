@@ -166,6 +166,13 @@ WEIGHTED = Reason(
     "have a weight, which is a factor on the loss of the record or of a turn",
     "set data.columns: {weight: null} if the column is no factor on the loss",
 )
+WEIGHT_ZERO = Reason(
+    "weight-zero",
+    "records",
+    "have the weight 0, so their own loss does not count",
+    "remove these records, or set data.columns: {weight: null} if the column is no factor on the "
+    "loss",
+)
 MIXED_MARGINS = Reason(
     "mixed-margins",
     "records",
@@ -454,6 +461,7 @@ REASONS: tuple[Reason, ...] = (
     SAME_TARGETS,
     MIXED_MARGINS,
     WEIGHTED,
+    WEIGHT_ZERO,
     BEYOND_POSITIONS,
     ROLE_NOT_FOUND,
     NO_OFFSETS,

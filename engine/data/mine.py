@@ -14,20 +14,24 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from ..config.data_reasons import TEXT_LINES
 from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from ..config.sections.contrastive import ContrastiveConfig
 from ..errors import DataError, FttuiError
 from ..protocol.data.messages import DataLine, DataRefused
 from .channel import Channel
+from .findings import Findings
 from .reading import Progress, read_records
 from .records.formats import PairRecord
+from .records.forms import listed
+from .sources import read_rows
 
 _SKIPPED = re.compile(r"Skipped ([\d,]+) potential negatives .* due to the (\w+) of")
 """What sentence-transformers prints about candidates that it left out."""
@@ -57,18 +61,21 @@ class MineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     max_score: float | None = None
     min_score: float | None = None
     corpus: str | None = None
-    """A file of further texts, one per line, among which to search."""
+    """A file of further texts, one per line or in a column `text`, among which to search."""
     batch: int = 32
 
 
 @dataclass(frozen=True)
 class Mined:
-    """The rows to write, and how many candidates and pairs were left out, by reason."""
+    """The rows to write, and what was left out."""
 
     rows: list[dict[str, Any]]
     left_out: Counter[str]
+    """Number of candidates and pairs by the reason why they were left out."""
     found: int
     """Number of mined negatives that are written."""
+    bare: int
+    """Number of written pairs for which no negative was found."""
 
 
 def mine(
@@ -90,14 +97,15 @@ def mine(
     if not pairs:
         raise DataError(f"{options.source}: no pair has both texts, so there is nothing to mine")
     nearest = _nearest(pairs, model, options, corpus, left_out)
-    rows, found = [], 0
-    labelled = _texts_by_label(pairs)
+    rows, found, bare = [], 0, 0
+    labelled, matching = _texts_by_label(pairs), _positives_by_anchor(pairs)
     for one in pairs:
-        new = list(_kept(one, nearest.get((one.anchor, one.positive), ()), labelled, left_out))
-        left_out["pairs without a mined negative"] += not new
+        near = nearest.get((one.anchor, one.positive), ())
+        new = list(_kept(one, near, matching[one.anchor.strip()], labelled, left_out))
+        bare += not new
         found += len(new)
         rows.append(_row(one, [*one.negatives, *new]))
-    return Mined(rows, +left_out, found)
+    return Mined(rows, +left_out, found, bare)
 
 
 def _usable(records: Sequence[PairRecord], left_out: Counter[str]) -> Iterator[PairRecord]:
@@ -152,29 +160,47 @@ def _nearest(
 
 
 def _texts_by_label(pairs: Sequence[PairRecord]) -> Mapping[int, set[str]]:
+    """Return the texts of the pairs of each label, without white space around them."""
     found: dict[int, set[str]] = {}
     for one in pairs:
         if one.label is not None:
-            found.setdefault(one.label, set()).update((one.anchor, one.positive))
+            found.setdefault(one.label, set()).update((one.anchor.strip(), one.positive.strip()))
+    return found
+
+
+def _positives_by_anchor(pairs: Sequence[PairRecord]) -> Mapping[str, set[str]]:
+    """Return the positives of each anchor, all without white space around them."""
+    found: dict[str, set[str]] = {}
+    for one in pairs:
+        found.setdefault(one.anchor.strip(), set()).add(one.positive.strip())
     return found
 
 
 def _kept(
     pair: PairRecord,
     texts: Sequence[str],
+    matching: Set[str],
     labelled: Mapping[int, set[str]],
     left_out: Counter[str],
 ) -> Iterator[str]:
-    """Yield the mined negatives of a pair that can be negatives of it; count the others."""
+    """Yield the mined negatives that do not match the anchor and are new; count the others.
+
+    Texts that differ only in white space around them count as the same.
+    """
     same = labelled.get(pair.label, set()) if pair.label is not None else set()
+    known = {one.strip() for one in pair.negatives}
     for text in texts:
-        if text == pair.anchor:
+        bare = text.strip()
+        if bare == pair.anchor.strip():
             left_out["candidates: the text is the anchor itself"] += 1
-        elif text in pair.negatives:
-            left_out["candidates: the record has them as negatives already"] += 1
-        elif text in same:
+        elif bare in matching:
+            left_out["candidates: the text is a positive of the anchor"] += 1
+        elif bare in known:
+            left_out["candidates: the record, or a nearer candidate, has the same text"] += 1
+        elif bare in same:
             left_out["candidates: a pair of the same label has the text"] += 1
         else:
+            known.add(bare)
             yield text
 
 
@@ -213,18 +239,46 @@ def read_pairs(options: MineOptions, progress: Progress) -> tuple[list[PairRecor
     return pairs, [*lines, *(f"finding: {one.line}" for one in found.findings)]
 
 
+def read_corpus(path: str) -> tuple[list[str], list[str]]:
+    """Return the texts of a file, and the lines about what was found in it.
+
+    Raises:
+        DataError: the file cannot be read, or a row has no text.
+    """
+    findings, texts = Findings(), list[str]()
+    for row in read_rows(path, "train", None, findings):
+        text = row.values.get("text")
+        if not isinstance(text, str):
+            raise DataError(
+                f"{row.place}: no column text; found {listed(row.values)}. A corpus has one text "
+                "per line, or rows with a column text"
+            )
+        texts.append(text)
+    findings.counted("records", len(texts))
+    kept = [one for one in texts if one.strip()]
+    empty = len(texts) - len(kept)
+    left_out = f"; texts left out because they are empty: {empty:,}" if empty else ""
+    # That each line is a text is what the option asks for.
+    lines = (f"finding in {path}: {one.line}" for one in findings if one.reason is not TEXT_LINES)
+    return kept, [f"{path}: {len(kept):,} texts to search{left_out}", *lines]
+
+
 def write_rows(rows: Sequence[Mapping[str, Any]], out: Path) -> None:
     """Write rows as JSON lines; the file is complete or not there.
 
     Raises:
         DataError: the file exists, or cannot be written.
     """
+    if out.exists():
+        raise DataError(f"{out} exists; name another file, or remove it")
     part = out.with_name(out.name + ".part")
     try:
-        with part.open("x", encoding="utf-8") as file:
+        with part.open("w", encoding="utf-8") as file:
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         part.rename(out)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
         raise DataError(f"{out}: cannot be written: {error.strerror}; name another file") from None
 
 
@@ -235,14 +289,16 @@ def _lines(options: MineOptions, progress: Progress) -> Iterator[str]:
     yield from said
     corpus: list[str] = []
     if options.corpus is not None:
-        corpus = [line for line in Path(options.corpus).read_text("utf-8").splitlines() if line]
+        corpus, said = read_corpus(options.corpus)
+        yield from said
     with contextlib.redirect_stdout(sys.stderr):
         model = SentenceTransformer(options.model, local_files_only=True)
     mined = mine(pairs, model, options, corpus)
     write_rows(mined.rows, Path(options.out))
     for reason, count in sorted(mined.left_out.items()):
         yield f"left out: {count:,} {reason}"
-    yield f"{options.out}: {len(mined.rows):,} pairs with {mined.found:,} mined negatives"
+    none = f"; {mined.bare:,} pairs have none" if mined.bare else ""
+    yield f"{options.out}: {len(mined.rows):,} pairs with {mined.found:,} mined negatives{none}"
 
 
 def main() -> int:

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from itertools import chain, islice
@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ..config.schema import RunConfig
 from ..data.cache.token_cache import TokenCache
 from ..data.dataset import examine_stream, load_examples
-from ..data.tokens.examples import Example, PairExample, PreferenceExample
+from ..data.tokens.examples import Example, PackedExample, PairExample, PreferenceExample
 from ..errors import CheckpointError, DataError, ModelError
 from ..model.host_embedding import skeleton_of
 from ..model.progress import Progress
@@ -159,9 +159,18 @@ def _examples(
     else:
         sets = load_examples(config, tokenizer, progress, accepted=True, cache=TokenCache())
     without = {*kept_out, *config.data.kept_out}
-    found = [example for example in sets.train if example.id not in without]
+    found = list(_without(sets.train, without))
     random.Random(0).shuffle(found)  # files are often sorted by topic
     return found
+
+
+def _without(examples: Iterable[Example], left_out: Set[str]) -> Iterator[Example]:
+    """Yield the examples, and the documents of packed rows, whose ids are not left out."""
+    for example in examples:
+        parts: Sequence[Example] = (example,)
+        if isinstance(example, PackedExample):
+            parts = example.documents
+        yield from (one for one in parts if one.id not in left_out)
 
 
 def calibration_rows(examples: Iterable[Example], max_length: int, rows: int) -> torch.Tensor:
@@ -261,6 +270,7 @@ def _left_out(merged: Path, made: Path, group: int, rows: torch.Tensor) -> Itera
     """Yield sentences about the precision that is lost.
 
     Raises:
+        ModelError: No layer was quantized.
         CheckpointError: A number in the files is not finite.
     """
     whole = sum(math.prod(shape) for shape, _ in _tensors(merged))
@@ -271,9 +281,13 @@ def _left_out(merged: Path, made: Path, group: int, rows: torch.Tensor) -> Itera
         raise ModelError("auto-round has quantized none of the model's layers; use --merged")
     yield (
         f"The precision of the weights: {packed / whole:.0%} of them are quantized to 4 bits in "
-        f"groups of {group}, calibrated on {len(rows):,} rows of {rows.shape[1]:,} tokens of the "
+        f"groups of {group}, calibrated on {_rows_text(rows)} of {rows.shape[1]:,} tokens of the "
         "training data; the others, such as embeddings, are fp16."
     )
+
+
+def _rows_text(rows: torch.Tensor) -> str:
+    return "1 row" if len(rows) == 1 else f"{len(rows):,} rows"
 
 
 def _tensors(folder: Path) -> Iterator[tuple[Sequence[int], str]]:

@@ -112,7 +112,8 @@ def drop_unknown_mix(control: ControlState, names: Sequence[str], event_log: Eve
     """Return to the configured weights if those of a command belong to other sources; log it."""
     chosen = control.settings.mix
     if chosen and (reason := why_not_mixed(chosen, names)):
-        event_log.log("warning", f"mix {mix_text(chosen)} is given up: {reason}")
+        text = f"the mix {mix_text(chosen)} of a command is replaced by the configured one"
+        event_log.log("warning", f"{text}: {reason}")
         control.change(replace(control.settings, mix={}))
 
 

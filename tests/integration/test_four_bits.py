@@ -12,12 +12,18 @@ import torch
 from torch import Tensor
 
 from fttui.engine.config.load import read_resolved
-from fttui.engine.data.tokens.examples import PreferenceExample, TextExample
+from fttui.engine.data.tokens.examples import (
+    Example,
+    PackedExample,
+    PreferenceExample,
+    TextExample,
+)
 from fttui.engine.errors import DataError, ModelError
 from fttui.engine.export.__main__ import main
 from fttui.engine.export.four_bits import (
     FourBits,
     _examples,
+    _without,
     calibration_rows,
     group_size,
     require_quantizable,
@@ -47,6 +53,11 @@ def test_few_tokens_make_one_shorter_row_and_none_are_refused() -> None:
     assert calibration_rows([text(3)], 100, 8).tolist() == [[0, 1, 2]]
     with pytest.raises(DataError, match="no tokens"):
         calibration_rows([], 100, 8)
+
+
+def test_a_sample_in_quarantine_is_left_out_of_its_packed_row() -> None:
+    rows: list[Example] = [PackedExample((text(3), text(2, 3))), text(4, 9)]
+    assert [one.id for one in _without(rows, {"t3"})] == ["t0", "t9"]
 
 
 def test_of_a_pair_of_answers_the_chosen_one_is_used() -> None:

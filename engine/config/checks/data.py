@@ -161,7 +161,10 @@ def _check_mix(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_phases(config: RunConfig) -> Iterator[Problem]:
-    """Yield what is wrong with the phases of `data.mix`, as far as it does not need their steps."""
+    """Yield the problems of `data.mix` that do not depend on the number of steps of the run.
+
+    `data.mix_plan` checks the order of phases once that number is known.
+    """
     data = config.data
     if not data.mix:
         return
@@ -174,8 +177,8 @@ def _check_phases(config: RunConfig) -> Iterator[Problem]:
     if any(one.weight is not None for one in data.sources):
         yield Problem(
             "data.mix",
-            "is set, and sources in data.train have a weight too; remove these weights, which are "
-            "then those of the phase at 0",
+            "is set, and sources in data.train have a weight too; remove these weights, and write "
+            "them in the phase at 0",
         )
     if data.mix[0].at != 0:
         yield Problem(

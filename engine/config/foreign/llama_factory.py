@@ -135,7 +135,10 @@ def _read_stage(draft: Draft) -> None:
 
 
 def _read_orpo(draft: Draft) -> None:
-    """Read the next-token loss of ORPO, which is a part of it and to which `pref_ftx` adds."""
+    """Read the weight and the tokens of the next-token loss in ORPO.
+
+    ORPO contains that loss with weight 1, and `pref_ftx` is added to this weight.
+    """
     why = f"{TOOL} leaves the prompt out of its next-token loss"
     draft.default("preference.ce_tokens", "completion", why)
     if draft.get("pref_ftx") is not None:

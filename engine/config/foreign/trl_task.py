@@ -27,7 +27,7 @@ _SUPERVISED = (
     *("packing", "packing_strategy", "eval_packing", "dataset_text_field", "max_seq_length"),
     *("completion_only_loss", "assistant_only_loss", "dataset_kwargs", "shuffle_dataset"),
 )
-"""Keys of the trainer SFT alone, unless it is one of the others."""
+"""Keys that suggest the trainer SFT if there are none of the other trainers."""
 _RATED_LOSSES = ("kto", "apo_zero_unpaired")
 _SUPERVISED_LOSSES = ("nll", "chunked_nll", "dft")
 _NAMES = ("hub_model_id", "run_name", "output_dir")
@@ -36,7 +36,7 @@ _METHOD = re.compile(r"(?<![a-z])(dpo|orpo|simpo|cpo|kto|bco|reward)(?![a-z])")
 
 @dataclass(frozen=True)
 class TaskFound:
-    """The task of a configuration, and what speaks against it."""
+    """The task of a configuration, and what is uncertain about it."""
 
     task: str
     open: str = ""
@@ -46,10 +46,10 @@ class TaskFound:
 
 
 def task_of(draft: Draft, file: str) -> TaskFound:
-    """Return the task that the keys decide, or the likeliest one with what they leave open.
+    """Return the task that follows from the keys, or the likeliest one and what stays uncertain.
 
-    Names of the file, of the run or of the model are no evidence for a method, but where the keys
-    leave it open, a name of another one than the likeliest makes it a question.
+    A name of the file, the run or the model decides nothing. If the keys do not decide either, a
+    name that suggests another method than the likeliest one is returned, so that the user decides.
 
     Args:
         draft: the configuration.

@@ -106,7 +106,7 @@ class HeldPlace(NamedTuple):
 
 
 class _Choice(NamedTuple):
-    """What the samples of a step depend on beside the position."""
+    """The settings by which the samples of a step are chosen, beside its position."""
 
     left_out: Set[str]
     changes: MixChanges
@@ -138,8 +138,8 @@ class BatchSource:
     """The samples left out of steps that are repeated, and the changes of the weights up to them;
     None while no step is."""
     _ahead: tuple[int, _Choice, list[MadeBatch]] | None = None
-    """Position of the first prefetched micro-batch, what was chosen for it, and the micro-batches;
-    None without any."""
+    """Position of the first prefetched micro-batch, the settings by which the samples were chosen,
+    and the micro-batches; None without any."""
 
     def fetch(self, micro_batches: int) -> list[Batch]:
         """Return the next micro-batches, advance the position, and note their examples as current.
@@ -183,7 +183,7 @@ class BatchSource:
         return chosen, batch
 
     def _choice(self) -> _Choice:
-        """Return what is chosen for the step that begins at the position."""
+        """Return the samples to leave out of the next step, and the changes of the weights."""
         if self._replayed is not None:
             return _Choice(*self._replayed)
         changes = self.changes_after(self._changes, self.position, self.chosen_mix())
@@ -233,9 +233,12 @@ class BatchSource:
         return HeldPlace(self.position, self.current, self.previous, self._changes)
 
     def replay_at(self, position: int, left_out: Collection[str], changes: MixChanges = ()) -> None:
-        """Go to a position to repeat a step, with only these samples left out of it.
+        """Go to the position of a step that is repeated; `put_back` ends the repetition.
 
-        Until `put_back` is called, the weights of the sources have these changes.
+        Args:
+            position: micro-batches since the start of the run.
+            left_out: ids of the samples to leave out, instead of those that are kept out now.
+            changes: changes of the weights of the sources, instead of those so far.
         """
         self.position, self._replayed = position, (frozenset(left_out), changes)
 

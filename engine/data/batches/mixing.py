@@ -66,15 +66,17 @@ class MixSchedule:
         return self.phases[0].weights
 
     def weights(self, position: int, chosen: Mapping[str, float]) -> tuple[float, ...]:
-        """Return the weights at a position: the chosen ones, or without any those of its phase."""
+        """Return the weights at a position: the chosen ones; those of its phase if none are."""
         if chosen:
             return tuple(chosen[name] for name in self.names)
         return changes_up_to(self.phases, position)[-1].weights
 
     def after(self, changes: MixChanges, position: int, chosen: Mapping[str, float]) -> MixChanges:
-        """Return the list of changes when a step begins at a position; later ones are dropped.
+        """Return the changes up to a position at which a step begins.
 
-        A list whose weights belong to another number of sources counts as empty.
+        Changes before it stay, later ones are dropped, and one at the position is added if the
+        weights are others from then on. If the weights in the list belong to another number of
+        sources, the list counts as empty.
         """
         if any(len(one.weights) != len(self.names) for one in changes):
             changes = ()
@@ -127,17 +129,17 @@ class Walk:
     """The turn after those, from which on all are used in order."""
 
     def turns(self, start: int, stop: int) -> Indices:
-        """Return the turns from the `start`-th to before the `stop`-th of the rest of the walk."""
+        """Return the turns at the indices `start` to `stop` - 1 of the rest of the walk."""
         held = len(self.pending)
         late = np.arange(max(0, start - held), max(0, stop - held)) + self.following
         return np.concatenate([self.pending[start:stop], late]).astype(np.int64)
 
     def after(self, used: int, left: Indices) -> Walk:
-        """Return the walk behind the first `used` turns, of which `left` were not used after all.
+        """Return the walk that follows a segment; turns that it planned and did not use come first.
 
         Args:
-            used: turns that were planned.
-            left: those of them that come first then.
+            used: number of turns that the segment planned.
+            left: those of them that it did not use.
         """
         held = len(self.pending)
         pending = np.concatenate([left, self.pending[used:]])
@@ -204,9 +206,9 @@ class Segment:
         """
         cycle, used = at
         sources, turns = self.plan(seed, cycle)
-        rest = sources[used:], turns[used:]
+        unused_sources, unused_turns = sources[used:], turns[used:]
         walks = tuple(
-            walk.after((cycle + 1) * share, rest[1][rest[0] == source])
+            walk.after((cycle + 1) * share, unused_turns[unused_sources == source])
             for source, (walk, share) in enumerate(zip(self.walks, self.shares, strict=True))
         )
         shares = shares_of(sum(self.counts), weights)

@@ -17,10 +17,12 @@ from .tool_calls import nulls_in, parse_calls, parse_tools, without_nulls
 ROLE_KEYS = ("role", "from", "speaker", "author")
 CONTENT_KEYS = ("content", "value", "text", "message")
 REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-WEIGHT_KEYS = ("weight", "loss", "train", "training", "train_on_turn", "loss_mask")
-"""Keys of a message that exclude it from the loss with 0 or false."""
 TURN_WEIGHT = "loss_weight"
 """Key of a message that was read with the factor on its loss; 1 without it."""
+FACTOR_KEYS = ("weight", TURN_WEIGHT)
+"""Keys of a message in the data with a factor on its loss."""
+WEIGHT_KEYS = (*FACTOR_KEYS, "loss", "train", "training", "train_on_turn", "loss_mask")
+"""Keys of a message that exclude it from the loss with 0 or false."""
 MASK_KEYS = ("mask", "masked", "ignore", "train_detail", "training_detail")
 """Keys with which other tools mask a message or a part of it; their meanings differ."""
 ASKING = ("human", "user", "input", "question", "prompt", "instruction", "query")
@@ -318,22 +320,33 @@ class _Messages:
 
         Raises:
             DataError: the weight is no factor on a loss, or another one than 0 and 1 in a task that
-                has none for turns, or the turn has another tool's mask.
+                has none for turns, or the turn has two weights or another tool's mask.
         """
         for key in MASK_KEYS:
             if keys.get(key) and message["role"] == "assistant":
                 raise self.wrong(keys[key], f"no {key}; write weight: 0 for a turn to mask")
         for key in WEIGHT_KEYS:
             weight = keys.pop(key, None)
-            if weight is None or weight in (0, 1):
-                if weight is not None and not weight and message["role"] == "assistant":
-                    message["learned"] = False
-                continue
-            factor = None if key != WEIGHT_KEYS[0] else number_of(weight)
-            if factor is None or factor < 0 or not self.rules.weighted:
-                above = ", or a factor on its loss above 0" if self.rules.weighted else ""
-                raise self.wrong(weight, f"a {key} of 0 or 1 for a message{above}")
-            message[TURN_WEIGHT] = factor
+            factor = 1.0 if weight is None else self._factor(key, weight)
+            if factor == 0 and message["role"] == "assistant":
+                message["learned"] = False
+            elif factor not in (0, 1) and message.setdefault(TURN_WEIGHT, factor) != factor:
+                raise self.wrong(weight, "one weight for a message")
+
+    def _factor(self, key: str, weight: Any) -> float:
+        """Return the weight of a message as a number.
+
+        Raises:
+            DataError: it is none, or another one than 0 and 1 where only these are allowed.
+        """
+        if weight in (0, 1):
+            return float(weight)
+        factor = number_of(weight) if key in FACTOR_KEYS else None
+        weighted = self.rules.weighted and key in FACTOR_KEYS
+        if factor is None or factor < 0 or (factor not in (0, 1) and not weighted):
+            above = ", or a factor on its loss above 0" if weighted else ""
+            raise self.wrong(weight, f"a {key} of 0 or 1 for a message{above}")
+        return factor
 
     def _refuse_media_in(self, keys: Mapping[str, Any], what: str) -> None:
         if any(value and is_media(key) for key, value in keys.items()):

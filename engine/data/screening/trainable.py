@@ -27,6 +27,7 @@ from ..tokens.examples import (
     RatedExample,
     TextExample,
     example_place,
+    has_effect,
     has_weight,
 )
 from ..tokens.scores import require_different_scores, require_scores
@@ -64,6 +65,7 @@ def require_trainable(
     if config.task == "reward" and (graded := have_margin(train)) is not None:
         note_margins([*train, *evaluation], findings, graded=graded)
     if not config.data.streaming:
+        _require_effect(train)
         _require_variety(config, train, findings)
 
 
@@ -100,6 +102,20 @@ def _require_weights(config: RunConfig, examples: Sequence[Example]) -> None:
         raise DataError(
             f"{example_place(first)}: the record, or one of its turns, has a weight, but {why}, or "
             "remove the weights (a column: data.columns: {weight: null})"
+        )
+
+
+def _require_effect(train: Sequence[Example]) -> None:
+    """Raise if all weights are 0, so that no step would change the model.
+
+    Raises:
+        DataError: No training record has a weight above 0.
+    """
+    if train and not any(map(has_effect, train)):
+        raise DataError(
+            f"{example_place(train[0])}: this and all other training records ({len(train):,}) have "
+            "the weight 0, so nothing can be learned; raise the weights, or set data.columns: "
+            "{weight: null} if the column is no factor on the loss"
         )
 
 

@@ -152,6 +152,20 @@ def has_weight(example: Example) -> bool:
             return example.weight != 1
 
 
+def has_effect(example: Example) -> bool:
+    """Whether the weight of an example, or of a target in it, is above 0."""
+    match example:
+        case TextExample(labels=labels, weights=weights):
+            if weights is None:
+                return True
+            pairs = zip(labels[1:], weights[1:], strict=True)
+            return any(label != IGNORED and weight > 0 for label, weight in pairs)
+        case PackedExample(documents=documents):
+            return any(map(has_effect, documents))
+        case _:
+            return example.weight > 0
+
+
 def example_place(example: Example) -> str:
     """Return where the record of an example is stored, or its id if it was built in memory."""
     return example.place or example.id

@@ -14,6 +14,7 @@ from ...config.data_reasons import (
     NO_SCORE,
     NO_TARGET,
     UNUSED_NEGATIVES,
+    WEIGHT_ZERO,
     WEIGHTED,
 )
 from ...errors import DataError
@@ -141,7 +142,13 @@ def tokenize_records(
 
 
 def note_weight(record: Record, findings: Findings) -> None:
-    """Count a record if its loss, or that of one of its turns, has another weight than 1."""
+    """Count a record if its loss, or that of one of its turns, has another weight than 1.
+
+    A record of weight 0, whose own loss does not count, is counted by itself.
+    """
+    if record.weight == 0:
+        findings.note(WEIGHT_ZERO, place_of(record))
+        return
     turns = [one for one in _turns_of(record) if TURN_WEIGHT in one]
     given = [record.weight, *(one[TURN_WEIGHT] for one in turns)]
     other = [one for one in given if one != 1]

@@ -114,7 +114,7 @@ class OwnAttributes:
 
 
 def names_in_methods(kind: type[Any]) -> frozenset[str]:
-    """Return the names that the methods of a class use, but for its constructors.
+    """Return the names that the methods of a class use, except for its constructors.
 
     Those of `transformers.Trainer` and of what it is derived from are left out.
     """
@@ -127,7 +127,7 @@ def names_in_methods(kind: type[Any]) -> frozenset[str]:
 
 
 def method_codes(kind: type[Any]) -> Iterator[CodeType]:
-    """Yield the code of every method that a class itself defines, but for its constructors."""
+    """Yield the code of every method that a class itself defines, except for its constructors."""
     for name, method in vars(kind).items():
         if name in _CONSTRUCTORS:
             continue
@@ -155,10 +155,10 @@ _Keeper = Callable[[Any, str, list[UncopiedData], int], Restorer]
 
 
 def _keeper(kind: type[object]) -> _Keeper | None:
-    """Return what keeps a value of a type; None if a reference to it is enough.
+    """Return the function that copies values of a type; None if a reference to them is enough.
 
-    It takes the value, the name of its attribute, a list to which it adds what it cannot copy, and
-    the number of containers around the value.
+    The function takes the value, the name of its attribute, a list to which it adds what it cannot
+    copy, and the number of containers around the value.
     """
     if kind not in _keepers:
         _keepers[kind] = _keeper_of(kind)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fttui.engine.data.mine import MineOptions, mine, read_pairs, write_rows
+from fttui.engine.data.mine import MineOptions, mine, read_corpus, read_pairs, write_rows
 from fttui.engine.data.records.formats import PairRecord
 from fttui.engine.errors import DataError
 
@@ -90,6 +90,41 @@ def test_further_texts_are_searched_too() -> None:
     assert [row["negatives"] for row in found.rows] == [["aaccc"], ["hhccc"]]
 
 
+def test_texts_that_differ_in_white_space_around_them_are_the_same() -> None:
+    records = [pair("aaaa", "aaab"), pair("bbbb", "bbba", "cccc"), pair("hhhh", "hhhg")]
+    corpus = [" aaab", "aaaa\n", "cccc ", "ccch", " ccch"]
+    found = mine(records, Letters(), options(negatives=9, relative_margin=None), corpus)
+    rows = {row["anchor"]: row["negatives"] for row in found.rows}
+    assert {one.strip() for one in rows["aaaa"]} == {"bbba", "cccc", "ccch", "hhhg"}
+    for texts in rows.values():
+        assert len({one.strip() for one in texts}) == len(texts)
+    assert found.left_out["candidates: the text is the anchor itself"] == 1
+    assert found.left_out["candidates: the text is a positive of the anchor"] == 1
+    assert found.left_out["candidates: the record, or a nearer candidate, has the same text"] == 6
+
+
+def test_a_pair_without_a_mined_negative_is_written_and_counted() -> None:
+    found = mined([pair("aaaa", "aaab"), pair("aaac", "aaab")], negatives=1)
+    assert (len(found.rows), found.found, found.bare) == (2, 0, 2)
+    assert not [reason for reason in found.left_out if "pairs" in reason]
+
+
+def test_a_corpus_has_its_texts_in_lines_or_in_a_column(tmp_path: Path) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_bytes("\ufeffa\u2028b\n\n \nc".encode())
+    assert read_corpus(str(lines)) == (["a\u2028b", "c"], [f"{lines}: 2 texts to search"])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a"}\n{"text": " "}\n')
+    assert read_corpus(str(rows))[0] == ["a"]
+    assert "texts left out because they are empty: 1" in read_corpus(str(rows))[1][0]
+    rows.write_text('{"text": "a"}\n{"query": "b"}\n')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: no column text; found query"):
+        read_corpus(str(rows))
+    lines.write_bytes(b"\x81\x8d\xff\xfe\x00" * 9)
+    with pytest.raises(DataError, match=r"lines\.txt"):
+        read_corpus(str(lines))
+
+
 def test_nothing_to_mine_is_refused() -> None:
     with pytest.raises(DataError, match=r"p.jsonl: no pair has both texts"):
         mined([pair("", "x")])
@@ -99,7 +134,7 @@ def test_what_is_written_is_read_as_training_reads_it(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     write_rows(mined(PAIRS[:2], negatives=1).rows, out)
     pairs, said = read_pairs(MineOptions(source=str(out), out="x", model="m"), lambda *_: None)
-    assert [one.negatives for one in pairs] == [("aabbc",), ("cccc", "aabbc")] or pairs
+    assert [one.negatives for one in pairs] == [("bbba",), ("cccc", "aaab")]
     assert [(one.anchor, one.positive, one.weight) for one in pairs] == [
         ("aaaa", "aaab", 1.0),
         ("bbbb", "bbba", 2.0),
@@ -107,6 +142,10 @@ def test_what_is_written_is_read_as_training_reads_it(tmp_path: Path) -> None:
     assert any("2 records (pairs)" in line for line in said)
     with pytest.raises(DataError, match="cannot be written"):
         write_rows([], tmp_path / "no" / "folder.jsonl")
+    written = out.read_text()
+    with pytest.raises(DataError, match=r"out\.jsonl exists"):
+        write_rows([], out)
+    assert out.read_text() == written
 
 
 def test_scored_pairs_are_refused_with_their_place(tmp_path: Path) -> None:

@@ -288,3 +288,16 @@ def test_records_without_a_turn_to_learn_are_not_explained_by_their_length(reaso
     assert reason.text in lines[1]
     assert "roles user, bob" in lines[1]
     assert not any("among the first" in line for line in lines)
+
+
+@pytest.mark.parametrize("task", ["sft", "contrastive"])
+def test_data_of_which_all_weights_are_zero_are_refused(task: str) -> None:
+    def made(number: int, weight: float) -> Example:
+        if task == "contrastive":
+            return pair(number, weight=weight)
+        # The tokens of the prompt have the weight of the record, but no loss.
+        return replace(text(number, [1, number], [3, number]), weights=(1.0, 1.0, weight, weight))
+
+    require_trainable(config(task), [made(4, 0.0), made(5, 0.5)], [], UNLIMITED, Findings())
+    with pytest.raises(DataError, match=r"all other training records \(2\) have the weight 0"):
+        require_trainable(config(task), [made(4, 0.0), made(5, 0.0)], [], UNLIMITED, Findings())

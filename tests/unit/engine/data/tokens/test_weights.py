@@ -15,7 +15,7 @@ from fttui.engine.data.batches.collate import (
     collate_text,
 )
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.records.formats import to_record
+from fttui.engine.data.records.formats import MessagesRecord, to_record
 from fttui.engine.data.records.messages import MessageRules
 from fttui.engine.data.tokens.examples import (
     IGNORED,
@@ -25,7 +25,7 @@ from fttui.engine.data.tokens.examples import (
     TextExample,
     has_weight,
 )
-from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
+from fttui.engine.data.tokens.tokenize import TokenizeOptions, note_weight, tokenize_records
 from fttui.engine.errors import DataError
 from fttui.engine.losses.weights import token_weights, weight_of_targets
 from tests.support.tokenizer import tiny_tokenizer
@@ -99,6 +99,32 @@ def test_the_weight_of_a_turn_is_checked_too(weight: Any) -> None:
     talk = [TALK[0], TALK[1] | {"weight": weight}]
     with pytest.raises(DataError, match="a weight of 0 or 1 for a message, or a factor"):
         to_record({"messages": talk}, "messages", "a", "a:1", MessageRules(weighted=True))
+
+
+def test_a_turn_may_have_its_weight_in_the_column_loss_weight() -> None:
+    rules = MessageRules(weighted=True)
+    for given in (0.5, "0.5"):
+        talk = [TALK[0], {"role": "assistant", "content": "yo", "loss_weight": given}]
+        record = to_record({"messages": talk}, "messages", "a", "a:1", rules)
+        assert isinstance(record, MessagesRecord)
+        assert record.messages[1]["loss_weight"] == 0.5
+    talk[1]["weight"] = 0.25
+    with pytest.raises(DataError, match="one weight for a message"):
+        to_record({"messages": talk}, "messages", "a", "a:1", rules)
+    talk = [TALK[0], {"role": "assistant", "content": "yo", "loss_weight": "heavy"}]
+    with pytest.raises(DataError, match="a loss_weight of 0 or 1 for a message, or a factor"):
+        to_record({"messages": talk}, "messages", "a", "a:1", rules)
+
+
+def test_records_of_weight_zero_are_counted_by_themselves() -> None:
+    findings = Findings()
+    for weight in (0, 0.5, 1):
+        record = to_record({"text": "x", "weight": weight}, "text", "a", "a:1")
+        note_weight(record, findings)
+    assert [(one.reason.name, one.count) for one in findings] == [
+        ("weighted", 1),
+        ("weight-zero", 1),
+    ]
 
 
 def text(*ids: int, weights: tuple[float, ...] | None = None) -> TextExample:
