@@ -101,6 +101,8 @@ def _export(options: argparse.Namespace) -> None:
     command = _command(run, trained.manifest, options)
     accepted = _require_same_model(run, trained.manifest, config, options, command)
     lineage = read_lineage(run, trained.manifest)
+    for what in lineage.not_read:
+        print_line(f"caution: not read, so that the model card may lack interventions: {what}")
     lineage.interventions += [_accepted_step(trained.manifest, one) for one in accepted]
     with new_folder(options.out.absolute()) as folder:
         for note in _write(folder, config, trained, lineage, options):

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from ..config.schema import ModelConfig, RunConfig
 from ..run.checkpoint_store import Manifest
-from .lineage import Lineage, LineageStep
+from .lineage import Lineage
 
 _TEXT = "AutoModelForCausalLM"
 _VISION = "AutoModelForImageTextToText"
@@ -81,7 +81,7 @@ class ModelCard:
             _listed("## Not carried over", self.left_out),
             "## Metrics\n\n" + _metrics(self.lineage),
             "## Data\n\n" + _table(("", ""), self._data()),
-            "## Interventions\n\n" + _interventions(self.lineage.interventions),
+            "## Interventions\n\n" + _interventions(self.lineage),
             "## Versions\n\n" + _table(("library", ""), sorted(self.manifest.versions.items())),
             "## Configuration\n\n```yaml\n" + self.config_text.strip() + "\n```",
         ]
@@ -304,14 +304,14 @@ def _listed(title: str, sentences: Sequence[str]) -> str:
     return "\n".join((title, "", *(f"- {one}" for one in sentences))) if sentences else ""
 
 
-def _interventions(interventions: Sequence[LineageStep]) -> str:
-    if not interventions:
-        return "None."
+def _interventions(lineage: Lineage) -> str:
     rows = [
         (f"{one.step} (timeline {one.timeline})", one.what, one.outcome, one.issuer, one.reason)
-        for one in interventions
+        for one in lineage.interventions
     ]
-    return _table(("step", "command", "effect", "by", "why"), rows)
+    found = _table(("step", "command", "effect", "by", "why"), rows) if rows else "None."
+    missing = [f"Not read, so that some may be missing: {what}." for what in lineage.not_read]
+    return "\n\n".join([found, *missing])
 
 
 def _table(head: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from ..errors import CheckpointError
 from ..run.checkpoint_store import CheckpointStore, Manifest
+from ..run.records.record_feed import read_whole
 from ..run.run_dir import RunDirectory
-from .lineage import names_leading_to, readable_records
+from .lineage import names_leading_to
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"
@@ -77,7 +78,7 @@ def _leading(
     """
     if count == 1:
         return [last]
-    way = names_leading_to(last.name, readable_records(run))
+    way = names_leading_to(last.name, read_whole(run)[0])
     if not way:
         raise CheckpointError(
             f"--average {count}: the journal does not say which checkpoints lead to {last.name}; "

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..protocol.codec import decode_readable
 from ..protocol.events import (
     CheckpointSaved,
     CommandApplied,
@@ -17,7 +16,7 @@ from ..protocol.events import (
     RunStarted,
 )
 from ..run.checkpoint_store import Manifest
-from ..run.journal import FrameReader
+from ..run.records.record_feed import read_whole
 from ..run.run_dir import RunDirectory
 
 
@@ -45,20 +44,22 @@ class Lineage:
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """(step, metrics) of the evaluations up to the checkpoint, without those rolled back."""
     interventions: list[LineageStep] = field(default_factory=list)
+    not_read: list[str] = field(default_factory=list)
+    """What of the journal could not be read, in words; interventions may be missing."""
 
 
 def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
     """Collect the lineage of a checkpoint from the journal of a run that may be training.
 
-    Records that this version cannot read are left out.
+    Of the journal, `not_read` names what this version cannot read.
+
+    Raises:
+        OSError: the journal cannot be read, or is a link.
     """
-    return lineage_of(run.id, readable_records(run), manifest)
-
-
-def readable_records(run: RunDirectory) -> Iterator[Record]:
-    """Yield the records of a run's journal that this version can read."""
-    records = (decode_readable(payload) for payload in FrameReader(run.journal))
-    yield from (record for record in records if record is not None)
+    records, not_read = read_whole(run)
+    lineage = lineage_of(run.id, records, manifest)
+    lineage.not_read = not_read
+    return lineage
 
 
 def names_leading_to(last: str, records: Iterable[Record]) -> list[str]:

@@ -11,10 +11,10 @@ from ..errors import FttuiError
 from ..protocol.events import AnomalyRaised, Record, RolledBack, RunStarted, StepFinished
 from ..protocol.states import RunState
 from ..run.processes.marks import read_engine_status
+from ..run.records.record_feed import RecordFeed
 from ..run.run_dir import RunDirectory
 from ..run.run_status import LifecycleStatus
 from .metrics import numbers
-from .record_feed import RecordFeed
 
 HOST = "127.0.0.1"
 INSTALL = "pip install 'fttui[prometheus]'"

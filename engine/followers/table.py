@@ -10,9 +10,9 @@ from typing import Any
 
 from ..errors import FttuiError
 from ..protocol.events import Record
+from ..run.records.record_feed import RecordFeed, engine_works
 from ..run.run_dir import RunDirectory
 from .metrics import numbers
-from .record_feed import RecordFeed, engine_works
 
 PLACE = ("timeline", "step", "time")
 """The first columns: number of the timeline, step, and Unix seconds of the row's first record."""

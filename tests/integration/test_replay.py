@@ -11,10 +11,10 @@ from fttui.engine.config.load import load_config
 from fttui.engine.protocol.events import CommandApplied
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, create_run
 from fttui.tui.cli.experiments.recipe import (
     fresh_settings,
-    read_records,
     readable_config,
     recipe_text,
 )
@@ -36,14 +36,14 @@ INTERVENED = Script(
 
 def timeline_of(run: RunDirectory) -> SurvivingTimeline:
     fresh = fresh_settings(readable_config(run))
-    return surviving_timeline(read_records(run)[0], fresh)
+    return surviving_timeline(read_whole(run)[0], fresh)
 
 
 def replayed(run: RunDirectory, folder: Path, script: Script | None = None) -> RunDirectory:
     """Repeat a run by its recipe, in a folder of its own."""
     recipe = folder / "recipe.yaml"
     config = readable_config(run)
-    recipe.write_text(recipe_text(run, config, read_records(run)[0], timeline_of(run)))
+    recipe.write_text(recipe_text(run, config, read_whole(run)[0], timeline_of(run)))
     loaded = load_config(recipe)
     again = create_run(
         folder, name="again", config=recipe, source=loaded.source, resolved=loaded.resolved,
@@ -83,7 +83,7 @@ def test_a_recipe_repeats_a_run_bit_for_bit(intervened: RunDirectory, tmp_path: 
     assert sorted(losses(again)) == list(range(1, 13))
     assert weights(again) == weights(intervened)
     assert timeline_of(again).changes == timeline.changes
-    applied = [r.event for r in read_records(again)[0] if isinstance(r.event, CommandApplied)]
+    applied = [r.event for r in read_whole(again)[0] if isinstance(r.event, CommandApplied)]
     assert {event.issuer for event in applied} == {"configuration"}
     assert applied[0].reason == "planned for step 2"
     assert applied[0].settings == RunSettings(lr_scale=1 / 3, clip=1.0, autopilot="off")

@@ -19,9 +19,9 @@ from ...errors import ConfigError, FttuiError
 from ...run.files import free_bytes
 from ...run.folder.open_folder import read_plain
 from ...run.processes.marks import read_engine
+from ...run.records.record_feed import RecordFeed, engine_works
 from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
 from ..quiet import Termination, masked, own_output, settle_in_background
-from ..record_feed import RecordFeed, engine_works
 from ..run_config import alerts_of, config_of
 from .addresses import VARIABLE, addresses_file, read_addresses
 from .messages import Message

@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 
 from ...errors import FttuiError
+from ...run.records.record_feed import engine_works
 from ...run.run_dir import RunDirectory
 from ..quiet import Termination, masked, own_output, settle_in_background
-from ..record_feed import engine_works
 from ..run_config import tracking_of
 from .courier import Courier
 from .destinations import Destination, destination, facts_of, open_sink

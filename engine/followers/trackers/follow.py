@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ...errors import FttuiError
+from ...run.records.record_feed import RecordFeed, engine_works
 from ...run.run_dir import RunDirectory
-from ..record_feed import RecordFeed, engine_works
 from .courier import BeginAgain, Courier
 
 _POLL_S = 1.0

@@ -11,8 +11,9 @@ from typing import Any
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.events import Record, RunStarted
 from fttui.engine.run.configs import read_configs
-from fttui.engine.run.identity.content import differences, not_compared
+from fttui.engine.run.identity.content import KINDS, differences, not_compared
 from fttui.engine.run.identity.recorded import read_recorded
+from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run, summarize
 
@@ -26,9 +27,10 @@ from ...view_model.history.comparison import (
 )
 from ...view_model.history.surviving import surviving_timeline
 from ..options import Commands, add_runs_dir, say, say_json, warn
-from .recipe import fresh_settings, gaps, read_records, readable_config
+from .recipe import fresh_settings, gaps, readable_config
 
 _LONGEST_VALUE = 60
+_NOT_COMPARED = "not compared: "
 
 
 def add_commands(commands: Commands) -> None:
@@ -50,7 +52,8 @@ def _diff(options: argparse.Namespace) -> int:
     for run, facts in zip(runs, (one, other), strict=True):
         for line in gaps(facts.not_read, facts.timeline):
             warn(f"fttui: caution: {run.id}: {line}")
-    found, content = compare_runs(one, other), content_lines(*runs)
+    content = content_lines(*runs)
+    found = compare_runs(one, other, _content_of_batches(content))
     if options.json:
         say_json({"runs": [run.id for run in runs], "content": content, **asdict(found)})
         return 0
@@ -69,8 +72,14 @@ def content_lines(one: RunDirectory, other: RunDirectory) -> list[str]:
         unknown = [run.id for run, known in zip((one, other), starts, strict=True) if not known]
         return [f"not recorded for {' and '.join(unknown)}"]
     last = starts[0][-1].identity, starts[1][-1].identity
-    unknown = [f"not compared: {text}" for text in not_compared(*last)]
+    unknown = [f"{_NOT_COMPARED}{text}" for text in not_compared(*last)]
     return [*(found.text for found in differences(*last)), *unknown]
+
+
+def _content_of_batches(lines: list[str]) -> list[str]:
+    """Return the content that decides the batches and differs or is not known, in words."""
+    deciding = (*(KINDS[kind] for kind in ("tokenizer", "template", "data")), "not recorded")
+    return [line for line in lines if line.removeprefix(_NOT_COMPARED).startswith(deciding)]
 
 
 def diff_lines(found: RunsCompared, content: list[str], one: str, other: str) -> Iterator[str]:
@@ -118,12 +127,15 @@ def _losses(found: LossComparison) -> str:
     gap = "" if found.mean_gap is None else f"; B − A {found.mean_gap:+.4f}"
     if gap and found.half_width is not None:
         gap += f" ± {found.half_width:.4f} (95%)"
-    half = " over the second half of them, paired by step" if gap else ""
+    half = " over the second half of them" + ("" if found.unpaired else ", paired by step")
+    half = half if gap else ""
+    if gap and found.unpaired:
+        half += f"; no interval, because their batches differ or may differ: {found.unpaired}"
     return f"losses: differ from step {found.first_different} on, of {common}{gap}{half}"
 
 
 def _facts(run: RunDirectory) -> ComparedRun:
-    records, not_read = read_records(run)
+    records, not_read = read_whole(run)
     fresh = None
     with suppress(ConfigError):  # a script's run, or a configuration that is not valid any more
         fresh = fresh_settings(readable_config(run))

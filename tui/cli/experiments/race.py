@@ -136,12 +136,8 @@ def _show(run: RunDirectory, known: RaceState | None) -> int:
 def _begin(
     run: RunDirectory, step: str | None, settings: list[str], options: argparse.Namespace
 ) -> int:
-    state = RaceState(
-        words=settings,
-        steps=options.steps,
-        by=options.by or _default_metric(run),
-        halving=not options.no_halving,
-    )
+    by, why = (options.by, "") if options.by else _default_metric(run)
+    state = RaceState(words=settings, steps=options.steps, by=by, halving=not options.no_halving)
     _require_sound(state, options)
     _require_metric(run, state.by)
     before = summarize(run)
@@ -152,6 +148,8 @@ def _begin(
     where = f"step {start}" if start is not None else f"the present step (now {before.step})"
     for line in plan_lines(state, run.id, learning_rate(run), where, options.keep):
         say(line)
+    if why:
+        say(why)
     times = _times(run, ended=before.state.ended)
     say(cost_line(cost_of(state.rounds, times, evaluates=state.by != LOSS)))
     if _stops_early(run):
@@ -186,9 +184,17 @@ def _require_sound(state: RaceState, options: argparse.Namespace) -> None:
         raise ConfigError(f"--keep must be best, none, or a variant from 1 to {count}; got {keep}")
 
 
-def _default_metric(run: RunDirectory) -> str:
-    """Return the evaluation loss, or the training loss if no evaluation data are known."""
-    return f"{EVAL}loss" if _can_evaluate(run) else LOSS
+def _default_metric(run: RunDirectory) -> tuple[str, str]:
+    """Return the metric without `--by`, and why it is the training loss; empty if it is not.
+
+    It is the evaluation loss, unless no evaluation data are known.
+    """
+    evaluates = _can_evaluate(run)
+    if evaluates or _evaluated(run):
+        return f"{EVAL}loss", ""
+    unknown = f"the configuration of {run.id} does not tell whether it has evaluation data"
+    why = f"{run.id} has no evaluation data" if evaluates is False else unknown
+    return LOSS, f"note: compared by the training loss, because {why}; choose another with --by"
 
 
 def _can_evaluate(run: RunDirectory) -> bool | None:
@@ -209,8 +215,7 @@ def _require_metric(run: RunDirectory, by: str) -> None:
     """
     if by == LOSS:
         return
-    events = (record.event for record in read_ends(run.journal))
-    names = {name for e in events if isinstance(e, EvalFinished) for name in e.metrics}
+    names = _evaluated(run)
     # The configuration of a script's run does not say whether the script has evaluation data.
     if not names and _can_evaluate(run) is False and not run.identity().script:
         raise ConfigError(
@@ -219,6 +224,12 @@ def _require_metric(run: RunDirectory, by: str) -> None:
     if names and by.removeprefix(EVAL) not in names:
         known = ", ".join(f"{EVAL}{name}" for name in sorted(names))
         raise ConfigError(f"--by {by}: the evaluations of {run.id} have {known}; name one of them")
+
+
+def _evaluated(run: RunDirectory) -> set[str]:
+    """Return the metrics of the evaluations that the ends of a run's journal have."""
+    events = (record.event for record in read_ends(run.journal))
+    return {name for e in events if isinstance(e, EvalFinished) for name in e.metrics}
 
 
 def _stops_early(run: RunDirectory) -> bool:

@@ -9,11 +9,9 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.codec import decode_readable
 from fttui.engine.protocol.events import Record, RunStarted
 from fttui.engine.protocol.settings import RunSettings
-from fttui.engine.run.journal import DamagedPart, FrameReader, read_past_damage
-from fttui.engine.run.processes.marks import read_engine_status
+from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
@@ -42,7 +40,7 @@ def _recipe(options: argparse.Namespace) -> int:
 
     run = find_run(runs_root(options.runs_dir), options.run)
     config = readable_config(run)
-    records, not_read = read_records(run)
+    records, not_read = read_whole(run)
     timeline = surviving_timeline(records, fresh_settings(config))
     text = recipe_text(run, config, records, timeline)
     for line in (*gaps(not_read, timeline), *cautions(run, config, timeline)):
@@ -54,26 +52,6 @@ def _recipe(options: argparse.Namespace) -> int:
     say(f"{plural(len(timeline.changes), 'intervention')}; written to {options.out}")
     say(f"repeat the run with: fttui run --replay {quote(str(options.out))}")
     return 0
-
-
-def read_records(run: RunDirectory) -> tuple[list[Record], list[str]]:
-    """Return the records of a run so far, and what of its journal could not be read, in words.
-
-    Raises:
-        OSError: the journal cannot be read.
-    """
-    works = read_engine_status(run).alive  # then what follows the last record is being written
-    reader = FrameReader(run.journal)
-    parts: list[bytes | DamagedPart] = list(reader)
-    if not works and run.journal.exists():
-        parts += read_past_damage(run.journal, reader.offset)
-    records = [decode_readable(part) for part in parts if isinstance(part, bytes)]
-    counted = {
-        "record": records.count(None),
-        "damaged byte": sum(part.size_bytes for part in parts if isinstance(part, DamagedPart)),
-    }
-    not_read = [plural(count, what) for what, count in counted.items() if count]
-    return [record for record in records if record is not None], not_read
 
 
 def readable_config(run: RunDirectory) -> RunConfig:
@@ -134,7 +112,7 @@ def _origin(run: RunDirectory, records: list[Record], timeline: SurvivingTimelin
 def gaps(not_read: Sequence[str], timeline: SurvivingTimeline) -> Iterator[str]:
     """Yield why interventions of a run may be missing."""
     for what in not_read:
-        yield f"{what} of the journal cannot be read; interventions may be missing"
+        yield f"not read: {what}; interventions may be missing"
     if left_out := timeline.left_out:
         yield (
             f"the journal lacks the settings after {plural(len(left_out), 'command')}, first "

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from ..race.verdict import paired_difference
+from .same_batches import unpaired_changes, unpaired_settings
 from .surviving import SurvivingTimeline
 
 _LAST_STEPS = 50
@@ -57,7 +58,9 @@ class LossComparison:
     """Mean loss of the other run minus that of the one, over the second half of the common steps;
     None without a common step."""
     half_width: float | None = None
-    """Half the width of its confidence interval; None for too few steps."""
+    """Half the width of its confidence interval; None for too few steps, and without pairs."""
+    unpaired: str = ""
+    """Why a step of the one is not compared with the same batch of the other; empty if it is."""
 
     @property
     def equal(self) -> bool:
@@ -85,11 +88,23 @@ class RunsCompared:
     losses: LossComparison
 
 
-def compare_runs(one: ComparedRun, other: ComparedRun) -> RunsCompared:
-    """Return the differences of two runs."""
+def compare_runs(one: ComparedRun, other: ComparedRun, content: Sequence[str] = ()) -> RunsCompared:
+    """Return the differences of two runs.
+
+    Args:
+        one: the first run.
+        other: the second run.
+        content: the kinds of content, such as `data`, that are not known to be the same.
+    """
     mine, theirs = _interventions(one.timeline), _interventions(other.timeline)
+    settings = [p for p in _pairs(one.settings, other.settings) if p.name not in OWN_NAMES]
+    changed = unpaired_changes([t for t in mine if t not in theirs])
+    changed += unpaired_changes([t for t in theirs if t not in mine])
+    reasons = [*unpaired_settings(p.name for p in settings), *content, *changed]
+    if _missing(one.settings, other.settings):
+        reasons = ["settings that are not recorded"]
     return RunsCompared(
-        settings=[p for p in _pairs(one.settings, other.settings) if p.name not in OWN_NAMES],
+        settings=settings,
         settings_missing=_missing(one.settings, other.settings),
         stack=_pairs(one.stack, other.stack),
         stack_missing=_missing(one.stack, other.stack),
@@ -97,7 +112,7 @@ def compare_runs(one: ComparedRun, other: ComparedRun) -> RunsCompared:
         only_other=[text for text in theirs if text not in mine],
         both=sum(text in theirs for text in mine),
         outcome=_outcome(one, other),
-        losses=compare_losses(one.timeline, other.timeline),
+        losses=compare_losses(one.timeline, other.timeline, ", ".join(reasons)),
     )
 
 
@@ -148,8 +163,16 @@ def _figures(facts: ComparedRun) -> dict[str, str]:
     return found
 
 
-def compare_losses(one: SurvivingTimeline, other: SurvivingTimeline) -> LossComparison:
-    """Compare the losses of the steps that both runs have trained."""
+def compare_losses(
+    one: SurvivingTimeline, other: SurvivingTimeline, unpaired: str = ""
+) -> LossComparison:
+    """Compare the losses of the steps that both runs have trained.
+
+    Args:
+        one: the steps of the first run.
+        other: the steps of the second run.
+        unpaired: what makes the batches of the same step differ; empty if they are the same.
+    """
     common = sorted(one.steps.keys() & other.steps.keys())
     pairs = {step: (one.steps[step].loss, other.steps[step].loss) for step in common}
     different = (step for step, (a, b) in pairs.items() if a != b and not (a != a and b != b))
@@ -159,5 +182,6 @@ def compare_losses(one: SurvivingTimeline, other: SurvivingTimeline) -> LossComp
     gap = paired_difference(theirs, mine)
     if gap is None:
         return LossComparison(len(common), first)
-    known = gap.half_width < float("inf")
-    return LossComparison(len(common), first, gap.mean, gap.half_width if known else None)
+    known = gap.half_width < float("inf") and not unpaired
+    half_width = gap.half_width if known else None
+    return LossComparison(len(common), first, gap.mean, half_width, unpaired)

@@ -175,6 +175,29 @@ def test_a_race_is_not_begun_without_a_yes_but_its_cost_is_told(
     assert not race_file(run).exists()
 
 
+def test_the_metric_of_the_evaluations_is_the_default_also_without_a_configuration(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, run.id, "lr=1e-4,2e-4", "--steps", "40")[1]
+    assert "compared by eval.loss" in text
+    assert "note:" not in text
+
+
+def test_a_race_that_falls_back_to_the_training_loss_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    engine = EngineDouble(make_run(tmp_path), total_steps=100)
+    engine.start()
+    text = said(capsys, engine.run.id, "lr=1e-4,2e-4", "--steps", "40")[1]
+    assert "note: compared by the training loss, because the configuration of" in text
+    engine.run.config.write_text(
+        "name: mine\nmodel: {id: m}\ndata: {train: a.jsonl, eval_fraction: 0}\ntrain: {steps: 9}\n"
+    )
+    text = said(capsys, engine.run.id, "lr=1e-4,2e-4", "--steps", "40")[1]
+    assert f"because {engine.run.id} has no evaluation data; choose another" in text
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -18,10 +18,10 @@ from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.identity.content import Content, ContentIdentity
 from fttui.engine.run.identity.recorded import StartedWith, add_start
 from fttui.engine.run.journal import FrameWriter
+from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, RunOrigin, create_run
 from fttui.tui.cli.experiments.recipe import (
     fresh_settings,
-    read_records,
     readable_config,
     recipe_text,
 )
@@ -124,7 +124,7 @@ def test_damage_and_commands_without_settings_are_told(
     for words in (["recipe", run.id], ["diff", run.id, run.id]):
         code, _, err = said(capsys, *words)
         assert code == 0
-        assert "6 damaged bytes of the journal cannot be read" in err
+        assert "not read: 6 damaged bytes of the journal; interventions may be missing" in err
         assert "lacks the settings after 1 command, first step 12: lr scale 0.5" in err
 
 
@@ -134,7 +134,7 @@ def test_planned_interventions_that_a_stopped_run_has_not_reached_stay_in_its_re
     run = trained(root, "mine", halved(5))
     planned = [PlannedCommand(step=step, command="clip 2") for step in (4, 15)]
     config = msgspec.structs.replace(readable_config(run), interventions=planned)
-    records, not_read = read_records(run)
+    records, not_read = read_whole(run)
     timeline = surviving_timeline(records, fresh_settings(config))
     found = yaml.safe_load(recipe_text(run, config, records, timeline))["interventions"]
     assert not_read == []

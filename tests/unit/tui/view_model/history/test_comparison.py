@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from fttui.engine.protocol.events import StepFinished
 from fttui.tui.view_model.history.comparison import ComparedRun, ValuePair, compare_runs
 from fttui.tui.view_model.history.surviving import Change, SurvivingTimeline
@@ -14,6 +16,10 @@ def timeline(losses: list[float], changes: tuple[Change, ...] = ()) -> Surviving
 
 def facts(losses: list[float], *changes: Change, **settings: str) -> ComparedRun:
     return ComparedRun(settings, timeline(losses, changes), "finished", 100)
+
+
+def rated(losses: list[float], rate: str) -> ComparedRun:
+    return facts(losses, **{"train.lr": rate, "train.batch": "4"})
 
 
 def test_only_settings_that_differ_are_told_and_names_are_none() -> None:
@@ -49,12 +55,38 @@ def test_the_first_step_that_differs_is_named_and_the_gap_is_paired() -> None:
     rng = random.Random(0)
     mine = [2 + rng.gauss(0, 0.5) for _ in range(100)]
     theirs = [loss + 0.1 + rng.gauss(0, 0.01) if n > 9 else loss for n, loss in enumerate(mine)]
-    found = compare_runs(facts(mine), facts(theirs)).losses
+    found = compare_runs(rated(mine, "1e-4"), rated(theirs, "2e-4")).losses
     assert not found.equal
     assert found.first_different == 11
     assert found.mean_gap is not None
     assert found.half_width is not None
     assert abs(found.mean_gap - 0.1) < found.half_width < 0.05
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"train.batch": "8"}, "train.batch"),
+        ({"data.train": "b.jsonl"}, "data.train"),
+        ({"preference.beta": "0.3"}, "preference.beta"),
+        ({}, "settings that are not recorded"),
+    ],
+)
+def test_losses_on_other_batches_have_no_interval(change: dict[str, str], why: str) -> None:
+    mine, theirs = ([2 + n % 7 + gap for n in range(100)] for gap in (0.0, 0.1))
+    same = {"train.batch": "4", "data.train": "a.jsonl", "preference.beta": "0.1"}
+    other = facts(theirs, **{**same, **change} if change else {})
+    found = compare_runs(facts(mine, **same), other).losses
+    assert found.half_width is None
+    assert found.unpaired == why
+    assert found.mean_gap == pytest.approx(0.1)
+
+
+def test_other_content_and_data_skipped_in_one_run_leave_no_pairs() -> None:
+    losses = [2.0 + n for n in range(40)]
+    skipped = facts([loss + 1 for loss in losses], Change(3, "skip 2"), a="1")
+    found = compare_runs(facts(losses, a="1"), skipped, ["data: changed"]).losses
+    assert found.unpaired == "data: changed, step 3: skip 2"
 
 
 def test_runs_without_common_steps_are_not_equal() -> None:

@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fttui.engine.followers.record_feed import RecordFeed
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import Record
 from fttui.engine.run.journal import FrameWriter, frame
+from fttui.engine.run.records.record_feed import RecordFeed
 from tests.support.journaled import new_run, records, write_journal
 
 

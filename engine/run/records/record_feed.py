@@ -1,15 +1,19 @@
-"""Reads the records of a run's journal in order, each once, while the journal still grows."""
+"""Reads the records of a run's journal in order, each once, while the journal still grows.
+
+Everything that needs the whole journal of a run reads it here; the hub and sessions, which follow
+its end, do not.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 
-from ..protocol.codec import DecodeError, decode_record
-from ..protocol.events import Record
-from ..run.journal import DamagedPart, FrameReader, read_past_damage
-from ..run.processes.marks import read_engine_status
-from ..run.run_dir import RunDirectory
+from ...protocol.codec import DecodeError, decode_record
+from ...protocol.events import Record
+from ..journal import DamagedPart, FrameReader, read_past_damage
+from ..processes.marks import read_engine_status
+from ..run_dir import RunDirectory
 
 
 class RecordFeed:
@@ -87,3 +91,22 @@ class RecordFeed:
 def engine_works(run: RunDirectory) -> bool:
     """Whether an engine works on a run; assumed if it was started on another machine."""
     return read_engine_status(run).alive
+
+
+def read_whole(run: RunDirectory) -> tuple[list[Record], list[str]]:
+    """Return the records of a run so far, and what of its journal could not be read, in words.
+
+    What follows a damaged part is read only once no engine works on the run, because the last
+    record may otherwise be one that is being written.
+
+    Raises:
+        OSError: the journal cannot be read, or is a link.
+    """
+    works = engine_works(run)
+    feed = RecordFeed(run)
+    records: list[Record] = []
+    while found := feed.read():
+        records += found
+    if not works:
+        records += feed.read_rest()
+    return records, feed.not_read
