@@ -87,10 +87,10 @@ class DataConfig(Section, frozen=True, kw_only=True):
 
     train: str | list[DataSource]
     """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a Hub
-    dataset id, or `stdlib:pairs` (pairs built on this machine from the Python standard library); a
-    list of `{path, weight}` mixes sources, each with `columns`, `roles`, `system`, `label` and
-    `yes_labels` of its own if needed. A relative path is looked up in the current folder, then in
-    the folder of the configuration."""
+    dataset id or a file in one (`hf://datasets/ORG/NAME/FILE`), or `stdlib:pairs` (pairs built on
+    this machine from the Python standard library); a list of `{path, weight}` mixes sources, each
+    with `columns`, `roles`, `system`, `label` and `yes_labels` of its own if needed. A relative
+    path is looked up in the current folder, then in the folder of the configuration."""
     mix: list[MixPhase] = []
     """Weights of the sources by phases of the run, in place of those in `train`, such as
     `[{at: 0, weights: {code: 1, math: 1}}, {at: 0.5, weights: {code: 1, math: 3}}]`."""

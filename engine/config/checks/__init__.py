@@ -10,6 +10,7 @@ from .problem import Problem, require
 from .quantized import check_quantized, stored_quantization
 from .sharding import check_sharding
 from .source_paths import (
+    HUB_FILE,
     broken_links_of_pattern,
     files_of_pattern,
     is_broken_link,
@@ -21,6 +22,7 @@ __all__ = [
     "ACCEPTED_FILES",
     "FIELDS",
     "FILE_SUFFIXES",
+    "HUB_FILE",
     "Problem",
     "broken_links_of_pattern",
     "check_config",

@@ -12,7 +12,7 @@ from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
 from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES
 from .problem import Problem
-from .source_paths import files_of_pattern, is_pattern
+from .source_paths import HUB_FILE, files_of_pattern, is_pattern
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
@@ -32,8 +32,10 @@ def check_sources(config: RunConfig) -> list[Problem]:
 def _is_missing(source: str) -> bool:
     """Whether a source names local files that do not exist, or a folder with the ending of a file.
 
-    False for the id of a Hub dataset.
+    False for the id of a Hub dataset, and for a file in one.
     """
+    if source.startswith(HUB_FILE):
+        return False
     if is_pattern(source):
         return not files_of_pattern(source)
     local = source.endswith(FILE_SUFFIXES) or source.startswith(("~", "/", "./", "../"))

@@ -6,9 +6,14 @@ import glob
 from collections.abc import Iterator
 from pathlib import Path
 
+HUB_FILE = "hf://datasets/"
+"""Beginning of the name of files in a Hub dataset, such as `hf://datasets/org/name/a.jsonl`."""
+
 
 def is_pattern(source: str) -> bool:
-    """Whether a source is a pattern of file names, and not a file whose name looks like one."""
+    """Whether a source is a pattern of local files, and not a file whose name looks like one."""
+    if source.startswith(HUB_FILE):
+        return False
     return glob.has_magic(source) and not Path(source).expanduser().exists()
 
 

@@ -9,8 +9,8 @@ from ..tasks import COMPARING_TASKS, REFERENCE_LOSSES
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .axolotl_data import read_datasets
 from .draft import Draft, Imported, keys_by_reason, number, truth
-from .intervals import leave_out_evaluations, read_held_out
-from .trainer_keys import (
+from .trainer.intervals import leave_out_evaluations, read_held_out
+from .trainer.keys import (
     TrainerDefaults,
     read_changing,
     read_groups,
@@ -54,7 +54,10 @@ WITHOUT_EFFECT = keys_by_reason(
             experimental_skip_move_to_device resize_token_embeddings_to_32x
             shrink_embeddings lora_fan_in_fan_out dataset_prepared_path
             dataset_processes dataset_keep_in_memory test_value ddp
-            llama4_linearized_experts
+            llama4_linearized_experts gptq_disable_exllama gptq_groupsize
+            gptq_model_v1 relora_prune_ratio relora_cpu_offload relora_anneal_steps
+            jagged_restart_anneal_steps moe_bnb_fast moe_dequant_chunk_size
+            nvfp4_merge_aware
         """,
         "what is logged; fttui logs every step": """
             wandb_project wandb_entity wandb_watch wandb_name wandb_run_id
@@ -74,43 +77,38 @@ WITHOUT_EFFECT = keys_by_reason(
             sample_packing_bin_size sample_packing_eff_est total_num_tokens
             streaming_multipack_buffer_size shuffle_merged_datasets
         """,
-        "how processes are started": """
-            use_ray ray_num_workers ray_run_name resources_per_worker
-        """,
     }
 )
 NEARLY = {
     "loss_watchdog_threshold": "the run is not stopped at a loss; fttui raises its own alerts",
     "loss_watchdog_patience": "the run is not stopped at a loss; fttui raises its own alerts",
     "bf16_full": "the precision of the adapter is train.adapter_precision",
+    "gptq": "the GPTQ weights are dequantized while they are loaded",
     "bfloat16_full": "the precision of the adapter is train.adapter_precision",
 }
+_RELORA = "plain LoRA is trained: adapters are not merged and started anew on the way"
+_RESTARTS = "the schedule does not restart"
 DROPPED = {
+    **dict.fromkeys(("relora", "relora_steps", "relora_warmup_steps"), _RELORA),
+    **dict.fromkeys(("jagged_restart_steps", "jagged_restart_warmup_steps"), _RESTARTS),
+    "lora_target_parameters": "experts in one tensor get no adapter",
+    "curriculum_sampling": "records are drawn at random, not in their order",
+    "sample_packing_sequentially": "records are drawn at random, not in their order",
     "min_sample_len": "fttui keeps short records",
     "float32": "set model.precision: fp32 to compute in it",
 }
-_HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab")
-"""Words in the names of plugins that only make training faster or log it."""
+_HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab", "expert_parallel")
+"""Words in the names of plugins that only make training faster, share the work or log it."""
 REFUSED = {
     "s2_attention": "shifted sparse attention is not supported",
     "processor_type": "fttui does not train on images, audio or video",
     "process_reward_model": "fttui trains reward models of whole answers, not of steps",
     "num_labels": "fttui does not train classifiers",
     "qat": "training with simulated quantization is not supported",
-    "relora": "ReLoRA is not supported",
-    "relora_steps": "ReLoRA is not supported",
-    "jagged_restart_steps": "restarts of the schedule are not supported",
-    "gptq": "fttui trains on a GPTQ base only dequantized; remove this key to accept that",
     "lisa_n_layers": "LISA is not supported",
-    "lora_target_parameters": "LoRA on the parameters of experts in one tensor is not supported",
     "llmcompressor": "sparse training is not supported",
     "peft_layers_to_transform": "name the layers in adapter.targets as a regular expression",
     "loraplus_lr_group": "groups of learning rates beside LoRA+ are not supported",
-    "context_parallel_size": "fttui does not split a sequence over devices",
-    "sequence_parallel_degree": "fttui does not split a sequence over devices",
-    "tensor_parallel_size": "fttui does not split a model over devices",
-    "expert_parallel_size": "fttui does not split a model over devices",
-    "dp_shard_size": "fttui does not split a model over devices",
     "ebft": "energy-based training is not supported",
     "diffusion": "fttui does not train diffusion language models",
     "fp8": "training in FP8 is not supported",
@@ -118,7 +116,6 @@ REFUSED = {
     "use_eaft": "the loss EAFT is not supported",
     "use_onebitllms": "fttui does not train one-bit models",
     "trl": "online reinforcement learning is not supported",
-    "curriculum_sampling": "fttui draws records at random",
 }
 _ATTENTION = {
     "flash_attention_2": "flash_attention_2",
@@ -164,16 +161,11 @@ def _read_plugins(draft: Draft) -> None:
 
 
 def _refused(draft: Draft) -> dict[str, str]:
-    """Return {key: reason} of the keys to refuse; note those whose 1 is what fttui does anyway."""
-    split = ("context_parallel_size", "sequence_parallel_degree", "tensor_parallel_size",
-             "expert_parallel_size", "dp_shard_size")  # fmt: skip
-    single = {key for key in split if draft.get(key) == 1}
-    for key in single:
-        draft.without_effect(key, "1 is a single device, so nothing is split")
-    if draft.values.get("task") == "reward" and draft.get("num_labels") == 1:
-        single.add("num_labels")
-        draft.without_effect("num_labels", "a reward model gives one number")
-    return {key: reason for key, reason in REFUSED.items() if key not in single}
+    """Return {key: reason} of the keys to refuse."""
+    if draft.values.get("task") != "reward" or draft.get("num_labels") != 1:
+        return REFUSED
+    draft.without_effect("num_labels", "a reward model gives one number")
+    return {key: reason for key, reason in REFUSED.items() if key != "num_labels"}
 
 
 def _read_model(draft: Draft) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from ..checks import HUB_FILE
 from .adapters import listed
 from .draft import Draft, KeyOutcome, shown
 from .templates import AXOLOTL, OTHER_ENDS, OWN_TEMPLATES, template_for
@@ -78,6 +80,7 @@ _STANDARD_ROLES = {
     "tool": ["tool"],
 }
 _KNOWN_NAMES = {"human", "gpt", "user", "assistant", "system", "tool", "function", "observation"}
+_HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
@@ -95,8 +98,11 @@ def read_datasets(draft: Draft) -> None:
         return
     draft.read_with("datasets", "its entries")
     sources = [
-        _Dataset(draft, one if isinstance(one, dict) else {"path": one}, f"datasets[{n}]").source()
+        source
         for n, one in enumerate(found)
+        for source in _Dataset(
+            draft, one if isinstance(one, dict) else {"path": one}, f"datasets[{n}]"
+        ).sources()
     ]
     draft.values["data.train"] = _without_repeats(draft, sources)
     draft.notes["data.train"] = "datasets"
@@ -145,11 +151,11 @@ def _read_pretraining(draft: Draft) -> None:
 
 def _read_test(draft: Draft) -> None:
     first, *others = draft.get("test_datasets")
-    one = _Dataset(draft, first, "test_datasets[0]").source()
+    one, *more = _Dataset(draft, first, "test_datasets[0]").sources()
     draft.same("test_datasets", "data.eval", one["path"])
     if one.get("split"):
         draft.values["data.eval_split"] = one["split"]
-    if others:
+    if others or more:
         draft.dropped("test_datasets", "only the first one is evaluated on")
     if draft.get("val_set_size") is not None:
         draft.without_effect("val_set_size", "test_datasets are evaluated on")
@@ -209,35 +215,36 @@ class _Dataset:
         self._name = name
         self._unread = set(self._given)
 
-    def source(self) -> dict[str, Any]:
-        """Return the entry of `data.train`, and add rows about the keys of this entry to the draft.
+    def sources(self) -> list[dict[str, Any]]:
+        """Return the entries of `data.train`, and add rows about the keys of this one to the draft.
 
-        If the type tells the record format, it is under `format`, which is no key of a source.
+        There are several if it names several files. If the type tells the record format, it is
+        under `format`, which is no key of a source.
         """
-        path = str(self._take("path", ""))
-        files, config = self._take("data_files"), self._take("name")
-        self._take("ds_type")
-        if files is not None:
-            path = self._of_files(path, listed(files))
-        found: dict[str, Any] = {"path": f"{path}:{config}" if config else path}
-        self._row("path", "same", f"path: {shown(found['path'])}")
+        paths = self._paths()
+        found: dict[str, Any] = {}
         if split := self._take("split"):
             found["split"] = str(split)
             self._row("split", "same", f"split: {shown(split)}")
         found |= self._records()
         for key in sorted(self._unread):
             self._rest(key)
-        return found
+        return [{"path": path, **found} for path in paths]
 
-    def _of_files(self, path: str, files: list[str]) -> str:
-        if len(files) == 1 and not path.count("/"):
-            self._row("data_files", "same", f"path: {files[0]}")
-            return files[0]
-        if len(files) == 1:
-            self._row("data_files", "dropped", "", "a file of a Hub dataset cannot be named alone")
-            return path
-        self._row("data_files", "dropped", "", "several files of a dataset cannot be named")
-        return path
+    def _paths(self) -> list[str]:
+        """Return the sources of the entry: those of its `data_files`, its `name` or its `path`."""
+        path, files = str(self._take("path", "")), listed(self._take("data_files"))
+        names = listed(self._take("name"))
+        self._take("ds_type")
+        on_hub = _HUB_ID.fullmatch(path) and not any(file.startswith(path) for file in files)
+        if files:
+            found = [f"{HUB_FILE}{path}/{file}" if on_hub else file for file in files]
+        else:
+            found = [f"{path}:{name}" for name in names] or [path]
+        ours = f"path: {shown(found[0] if len(found) == 1 else found)}"
+        for key in ("path", "data_files", "name"):
+            self._row(key, "same", ours)
+        return found
 
     def _records(self) -> dict[str, Any]:
         kind = self._take("type")

@@ -107,6 +107,15 @@ class Draft:
         if self.get(key) is not None:
             self._note(key, "same", f"read with {other}")
 
+    def adjust(self, path: str, value: Any, reason: str) -> None:
+        """Change a key of fttui that is set; the rows that gave it get the verdict `nearly`."""
+        self.values[path] = value
+        self.notes[path] = f"{self.notes.get(path, '').split(':')[0]}: {reason}".lstrip(": ")
+        for place, row in enumerate(self.rows):
+            if row.ours.startswith(f"{path}: "):
+                changed = replace(row, verdict="nearly", ours=_pair(path, value), reason=reason)
+                self.rows[place] = changed
+
     def leave_out(self, path: str, verdict: Verdict, reason: str) -> None:
         """Take back a key of fttui; the rows of the keys that gave it get this verdict instead.
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, keys_by_reason, number, truth
-from .intervals import leave_out_evaluations, read_held_out
 from .llama_factory_data import read_datasets
 from .templates import EXACT, LLAMA_FACTORY
-from .trainer_keys import (
+from .trainer.intervals import leave_out_evaluations, read_held_out
+from .trainer.keys import (
     TrainerDefaults,
     read_changing,
     read_groups,
@@ -28,14 +28,15 @@ WITHOUT_EFFECT = keys_by_reason(
             preprocessing_batch_size overwrite_cache buffer_size tokenized_path
             data_shared_file_system ignore_pad_token_for_loss export_dir export_size
             export_device export_legacy_format do_eval predict_with_generate
-            ray_num_workers ray_run_name placement_strategy
+            placement_strategy
         """,
         "how fast it runs; the result does not depend on it": """
             enable_liger_kernel use_unsloth use_unsloth_gc use_v1_kernels use_cache
             disable_gradient_checkpointing use_reentrant_gc upcast_layernorm
             upcast_lmhead_output include_effective_tokens_per_second
             compute_accuracy swanlab_project use_swanlab swanlab_run_name
-            swanlab_mode
+            swanlab_mode kt_config kt_cpu_activation kt_num_threads kt_backend
+            kt_tp_enabled kt_threadpool_count kt_max_cache_depth kt_share_backward_bb
         """,
     }
 )
@@ -49,7 +50,6 @@ REFUSED = {
     "use_adam_mini": "the optimizer Adam-mini is not supported",
     "use_muon": "Muon is read from optim: muon",
     "use_llama_pro": "LLaMA Pro is not supported",
-    "use_kt": "KTransformers is not supported",
     "mixture_of_depths": "mixture of depths is not supported",
     "use_dft_loss": "the loss DFT is not supported",
     "use_asft_loss": "the loss ASFT is not supported",
@@ -57,9 +57,14 @@ REFUSED = {
     "fp8": "training in FP8 is not supported",
     "shift_attn": "shifted sparse attention is not supported",
     "rope_scaling": "fttui does not scale positions",
-    "tensor_model_parallel_size": "fttui does not split a model over devices",
-    "pipeline_model_parallel_size": "fttui does not split a model over devices",
     "reward_model": "online reinforcement learning is not supported",
+}
+NEARLY = {
+    "use_kt": "experts are computed on the GPU, which has to hold them; quantize: nf4 makes them "
+    "a quarter as large",
+    "kt_weight_path": "experts have the form of the model in model.id",
+    "kt_expert_checkpoint_path": "experts have the form of the model in model.id",
+    "kt_non_expert_weight_path": "weights have the form of the model in model.id",
 }
 _ATTENTION = {"fa2": "flash_attention_2", "sdpa": "sdpa", "disabled": "eager"}
 _LOSSES = ("sigmoid", "hinge", "ipo", "orpo", "simpo")
@@ -96,7 +101,7 @@ def read_llama_factory(given: Mapping[str, Any], table: Mapping[str, Any], folde
     if "data.eval" not in draft.values:
         read_held_out(draft, "val_size", TOOL)
     read_groups(draft, REFUSED, WITHOUT_EFFECT)
-    read_changing(draft, {}, {"split_special_tokens": "special tokens in texts stay whole"})
+    read_changing(draft, NEARLY, {"split_special_tokens": "special tokens in texts stay whole"})
     read_trainer(draft, DEFAULTS)
     leave_out_evaluations(draft)
     read_rest(draft)

@@ -10,6 +10,10 @@ from .adapters import listed
 from .draft import Draft, KeyOutcome, number, shown
 
 TABLE = "dataset_info.json"
+REMOTE = "REMOTE:"
+"""Beginning of a `dataset_dir` that is a dataset on the Hub with the table and its files."""
+ONLINE = "ONLINE"
+"""The `dataset_dir` with which names are those of datasets on the Hub, without a table."""
 _FIELDS = {
     "prompt": "instruction",
     "query": "input",
@@ -66,11 +70,18 @@ def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
     if draft.get("mix_strategy") is not None:
         draft.differs("mix_strategy", "sources are mixed by their weights, or joined")
     draft.same("dataset", "data.train", found)
-    if draft.get("dataset_dir") is not None:
-        draft.without_effect("dataset_dir", f"the folder of {TABLE}")
+    _read_folder(draft)
     if draft.get("stage") == "pt":
         draft.default("data.format", "text", "stage: pt")
     _read_evaluation(draft, table, folder)
+
+
+def _read_folder(draft: Draft) -> None:
+    key = "dataset_dir"
+    if str(draft.get(key, "")).startswith(REMOTE):
+        draft.differs(key, f"the table on the Hub is not read; that in data/{TABLE} is used")
+    elif draft.get(key) is not None:
+        draft.without_effect(key, f"the folder of {TABLE}")
 
 
 def _read_evaluation(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
@@ -92,6 +103,8 @@ def _source(
 ) -> dict[str, Any]:
     entry = table.get(name)
     row = f"{key}: {name}"
+    if entry is None and draft.get("dataset_dir") == ONLINE:
+        entry = {"hf_hub_url": name}
     if not isinstance(entry, Mapping):
         reason = f"{TABLE} has no entry of this name; put it beside the file, or in dataset_dir"
         draft.extend([KeyOutcome(row, name, "refused", "", reason)])
@@ -108,6 +121,9 @@ def _source(
         found["roles"] = roles
     verdict: Any = "refused" if refused else "same"
     draft.extend([KeyOutcome(row, shown(dict(entry)), verdict, shown(found), refused)])
+    if entry.get("folder"):
+        reason = "the whole dataset is read, not this folder of it"
+        draft.extend([KeyOutcome(f"{row}.folder", shown(entry["folder"]), "dropped", "", reason)])
     if count := entry.get("num_samples"):
         reason = "a source is used whole; data.train_limit limits all of them"
         draft.extend([KeyOutcome(f"{row}.num_samples", shown(count), "dropped", "", reason)])
@@ -119,7 +135,9 @@ def _path(entry: Mapping[str, Any], folder: str) -> str:
         subset = entry.get("subset")
         return f"{entry['hf_hub_url']}:{subset}" if subset else str(entry["hf_hub_url"])
     name = entry.get("file_name")
-    return str(PurePosixPath(folder, str(name))) if name else ""
+    if not name:
+        return ""
+    return f"{folder}/{name}" if "://" in folder else str(PurePosixPath(folder, str(name)))
 
 
 def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

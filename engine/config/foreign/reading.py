@@ -9,11 +9,12 @@ from shlex import quote
 from typing import Any
 
 from ...errors import ConfigError
+from ..checks import HUB_FILE
 from ..yaml_tree import parse_yaml
 from .axolotl import read_axolotl
 from .draft import Imported
 from .llama_factory import read_llama_factory
-from .llama_factory_data import TABLE
+from .llama_factory_data import REMOTE, TABLE
 from .trl import read_trl
 
 _MOST_TABLE_BYTES = 2**24
@@ -106,22 +107,30 @@ def hint_of(path: Path, given: Any) -> str:
 
 
 def _table(path: Path, given: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return LLaMA-Factory's table of datasets and its folder.
+    """Return LLaMA-Factory's table of datasets, and the folder of its files.
 
-    The folder is looked up beside the file, in the folders above it, and in the current one.
-    Without a table of a plausible size, the table is empty and the folder the name in `given`.
+    The table is looked up beside the file, in the folders above it, and in the current one; the
+    file may also contain it. Without a table of a plausible size, it is empty. For a table on the
+    Hub, that in a folder `data` is taken, and files are those on the Hub.
 
     Raises:
         ConfigError: The table cannot be read.
     """
-    name = str(given.get("dataset_dir") or "data")
-    parents = [path.parent, *path.absolute().parents, Path()]
-    for folder in (parent / name for parent in parents):
+    name = given.get("dataset_dir") or "data"
+    if isinstance(name, Mapping):
+        return name, "data"
+    remote = str(name).removeprefix(REMOTE) if str(name).startswith(REMOTE) else ""
+    for folder in (parent / ("data" if remote else str(name)) for parent in _places(path)):
         file = folder / TABLE
         if file.is_file() and file.stat().st_size <= _MOST_TABLE_BYTES:
             try:
                 found = json.loads(file.read_text("utf-8"))
             except (OSError, ValueError, RecursionError) as error:
                 raise ConfigError(f"{file}: cannot be read as JSON: {error}") from None
-            return (found if isinstance(found, dict) else {}), str(folder)
-    return {}, name
+            table = found if isinstance(found, dict) else {}
+            return table, f"{HUB_FILE}{remote}" if remote else str(folder)
+    return {}, str(name)
+
+
+def _places(path: Path) -> list[Path]:
+    return [path.parent, *path.absolute().parents, Path()]

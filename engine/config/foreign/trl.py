@@ -8,8 +8,8 @@ from typing import Any
 from ..tasks import REFERENCE_LOSSES
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, KeyOutcome, keys_by_reason, number, truth
-from .intervals import leave_out_evaluations
-from .trainer_keys import (
+from .trainer.intervals import leave_out_evaluations
+from .trainer.keys import (
     TrainerDefaults,
     read_changing,
     read_groups,

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ...run.identity.hash_cache import HashCache
+from ..sources.hub import arguments_of
 
 _DIGITS = 16
 """Hexadecimal digits of a hash that are shown."""
@@ -31,9 +32,9 @@ def dataset_revision(source: str) -> str:
     """
     import datasets
 
-    name, _, subset = source.partition(":")
     try:
-        revision = datasets.load_dataset_builder(name, subset or None).hash
+        name, subset, options = arguments_of(source)
+        revision = datasets.load_dataset_builder(name, subset, **options).hash
     except Exception as error:  # noqa: BLE001 -- the library raises many exception types
         text = " ".join(str(error).split())[:200]
         raise ValueError(f"the revision of {source} is not known: {text}") from None

@@ -14,6 +14,7 @@ from typing import IO
 
 from ...config.checks import (
     FILE_SUFFIXES,
+    HUB_FILE,
     broken_links_of_pattern,
     describe_missing,
     files_of_pattern,
@@ -138,7 +139,8 @@ class _Reader:
             unread = [one for one in files if one not in data]
             return self._rows_of_files(FolderFiles(data, unread), source)
         looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
-        if looks_like_file or not _HUB_ID.fullmatch(source):
+        on_hub = _HUB_ID.fullmatch(source) and not looks_like_file
+        if not on_hub and not source.startswith(HUB_FILE):
             raise DataError(describe_missing(path))
         start, self._reading.to_skip = self._reading.to_skip, 0
         return hub_rows(source, self._split, start, streaming=self._streaming)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ...config.checks import HUB_FILE
 from ...errors import DataError, SourceUnreachable
 from .rows import Row, one_line, row_of, unpadded
 
+_FILE = re.compile(rf"{re.escape(HUB_FILE)}([^/@]+/[^/@]+)(?:@([^/]+))?/(.+)")
+
 
 def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False) -> Iterator[Row]:
-    """Yield the rows of a hub dataset from number `start` on.
+    """Yield the rows of a hub dataset, or of one file in it, from number `start` on.
 
     Raises:
         SourceUnreachable: The hub cannot be reached.
@@ -19,14 +23,42 @@ def hub_rows(source: str, split: str, start: int = 0, *, streaming: bool = False
     """
     import datasets  # deferred: only these sources need it
 
-    name, _, subset = source.partition(":")
+    name, subset, options = arguments_of(source, split)
     try:
-        dataset = datasets.load_dataset(name, subset or None, split=split, streaming=streaming)
+        dataset = datasets.load_dataset(name, subset, split=split, streaming=streaming, **options)
         dataset = dataset.skip(start) if start else dataset
     except Exception as error:  # noqa: BLE001  # the library raises many exception types
         raise _hub_failure(source, split, error) from None
     for number, record in enumerate(_records(dataset, source, split), start=start + 1):
         yield row_of(unpadded(record), f"{source}[{split}] row {number}")
+
+
+def arguments_of(source: str, split: str = "train") -> tuple[str, str | None, dict[str, Any]]:
+    """Return id, configuration and further arguments of `load_dataset` for a source.
+
+    A file in a dataset has no splits of its own: whatever split is asked for consists of it.
+
+    Raises:
+        DataError: The name of a file has another form than `hf://datasets/ORG/NAME/FILE`.
+    """
+    found = _file_of(source)
+    if found is None:
+        name, _, subset = source.partition(":")
+        return name, subset or None, {}
+    name, revision, file = found.groups()
+    options = {"revision": revision} if revision else {}
+    return name, None, {"data_files": {re.split(r"[\[+]", split)[0]: file}, **options}
+
+
+def _file_of(source: str) -> re.Match[str] | None:
+    if not source.startswith(HUB_FILE):
+        return None
+    found = _FILE.fullmatch(source)
+    if found is None:
+        raise DataError(
+            f"{source}: expected {HUB_FILE}ORG/NAME/FILE, the name of a file in a Hub dataset"
+        )
+    return found
 
 
 def _records(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fttui.engine.errors import ConfigError
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _ORDER: tuple[Verdict, ...] = ("refused", "dropped", "nearly", "same", "no effect")
 
+_TASKS = ("sft", "dpo", "kto", "reward")
+"""The tasks that a configuration of TRL can have."""
+
 
 def add_commands(commands: Commands) -> None:
     """Register the subcommand `import` of `fttui`."""
@@ -34,7 +37,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--task",
-        choices=("sft", "dpo", "kto", "reward"),
+        choices=_TASKS,
         help="for TRL, if the keys do not show it",
     )
     parser.add_argument(
@@ -54,13 +57,12 @@ def _import(options: argparse.Namespace) -> int:
     # Deferred, so that commands that read no configuration start faster.
     from fttui.engine.config.foreign.reading import read_foreign
     from fttui.engine.config.foreign.writing import written
-    from fttui.engine.config.load import load_config, read_config
+    from fttui.engine.config.load import load_config, parse_override, read_config
 
     text = read_config(options.config)
-    names_loss = any(one.startswith("preference.loss=") for one in options.overrides)
-    task = options.task or ("dpo" if names_loss else None)
-    imported = read_foreign(options.config, text, task)
-    imported = _with_overrides(imported, options.overrides)
+    overrides = dict(_flat(parse_override(one) for one in options.overrides))
+    imported = read_foreign(options.config, text, options.task or _task_of(overrides))
+    imported = _with_overrides(imported, overrides)
     for line in table(imported.rows):
         say(line)
     counts = Counter(row.verdict for row in imported.rows if row.key)
@@ -97,18 +99,27 @@ def _ours(row: KeyOutcome) -> str:
     return " ".join(filter(None, parts))
 
 
-def _with_overrides(imported: Imported, overrides: Sequence[str]) -> Imported:
-    """Return the imported configuration with the keys that `--set` gives, as K=V.
+def _flat(overrides: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    """Yield the overrides of single keys; a section given as a mapping becomes its keys."""
+    for path, value in overrides:
+        if "." not in path and isinstance(value, Mapping):
+            yield from ((f"{path}.{key}", inner) for key, inner in value.items())
+        else:
+            yield path, value
 
-    Raises:
-        ConfigError: a text is not of the form K=V.
-    """
-    from fttui.engine.config.load import parse_override
 
-    values, notes = dict(imported.values), dict(imported.notes)
-    for override in overrides:
-        path, value = parse_override(override)
-        values[path], notes[path] = value, "--set"
+def _task_of(overrides: Mapping[str, Any]) -> str | None:
+    """Return the task that `--set` gives, by its own key or by one that only a task has."""
+    given = overrides.get("task")
+    if given in _TASKS:
+        return str(given)
+    return "dpo" if "preference.loss" in overrides else None
+
+
+def _with_overrides(imported: Imported, overrides: Mapping[str, Any]) -> Imported:
+    """Return the imported configuration with the keys and values that `--set` gives."""
+    values = {**imported.values, **overrides}
+    notes = {**imported.notes, **dict.fromkeys(overrides, "--set")}
     return replace(imported, values=values, notes=notes)
 
 

@@ -262,8 +262,6 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
 @pytest.mark.parametrize(
     ("base", "changes", "key"),
     [
-        (AXOLOTL, {"deepspeed": "zero3.json"}, "deepspeed"),
-        (AXOLOTL, {"fsdp_config": {"a": 1}}, "fsdp_config"),
         (AXOLOTL, {"adapter": "ia3"}, "adapter"),
         (AXOLOTL, {"rl": "grpo"}, "rl"),
         (AXOLOTL, {**DPO, "dpo_loss_type": ["sigmoid", "sft"]}, "dpo_loss_type"),
@@ -593,3 +591,37 @@ def test_new_tokens_stay_ordinary_tokens(tmp_path: Path, base: dict[str, Any], k
     found = read(tmp_path, base, None, **{key: ["alpha", "beta"]})
     assert found.values["model.add_tokens"] == [{"token": "alpha"}, {"token": "beta"}]
     assert "data.special_tokens" not in found.values
+
+
+@pytest.mark.parametrize(
+    ("entry", "paths"),
+    [
+        ({"path": "org/d", "data_files": ["x/a.json", "b.json"]},
+         ["hf://datasets/org/d/x/a.json", "hf://datasets/org/d/b.json"]),
+        ({"path": "json", "data_files": "local.jsonl"}, ["local.jsonl"]),
+        ({"path": "data/mine", "data_files": ["data/mine/a.jsonl"]}, ["data/mine/a.jsonl"]),
+        ({"path": "./mine", "data_files": ["a.jsonl"], "ds_type": "json"}, ["a.jsonl"]),
+        ({"path": "org/d", "name": ["en", "de"]}, ["org/d:en", "org/d:de"]),
+    ],
+)  # fmt: skip
+def test_files_and_configurations_of_a_dataset_are_sources(
+    tmp_path: Path, entry: dict[str, Any], paths: list[str]
+) -> None:
+    imported = read(tmp_path, AXOLOTL, datasets=[{"type": "alpaca", **entry}])
+    assert not imported.of("refused", "dropped")
+    assert [one.path for one in loaded(tmp_path, imported).data.sources] == paths
+
+
+def test_tables_of_llama_factory_on_the_hub_and_in_the_file(tmp_path: Path) -> None:
+    remote = read(tmp_path, LLAMA_FACTORY, dataset="second", dataset_dir="REMOTE:org/demo")
+    assert not remote.of("refused", "dropped")
+    assert remote.values["data.train"][0]["path"] == "hf://datasets/org/demo/chats.json"
+    assert "dataset_dir" in [row.key for row in remote.of("nearly")]
+    online = read(tmp_path, LLAMA_FACTORY, dataset="org/one", dataset_dir="ONLINE")
+    assert online.values["data.train"] == [{"path": "org/one"}]
+    inline = {"mine": {"file_name": "m.json", "columns": {"prompt": "q", "response": "a"}}}
+    found = read(tmp_path, LLAMA_FACTORY, dataset="mine", dataset_dir=inline)
+    assert found.values["data.train"][0]["path"] == "data/m.json"
+    part = {"mine": {"hf_hub_url": "org/d", "folder": "en"}}
+    missed = read(tmp_path, LLAMA_FACTORY, dataset="mine", dataset_dir=part)
+    assert [row.key for row in missed.of("dropped")] == ["dataset: mine.folder"]

@@ -102,6 +102,34 @@ def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("source", "split", "expected"),
+    [
+        ("hf://datasets/o/n/a/b.jsonl", "train", ("o/n", {"train": "a/b.jsonl"}, None)),
+        ("hf://datasets/o/n@v1/b.json", "test[:5%]", ("o/n", {"test": "b.json"}, "v1")),
+        ("hf://datasets/o/n/p-*.csv", "train", ("o/n", {"train": "p-*.csv"}, None)),
+    ],
+)
+def test_a_file_of_a_hub_dataset_is_the_split_that_is_asked_for(
+    monkeypatch, source, split, expected
+):
+    import datasets
+
+    def load_dataset(name, subset, split, streaming, data_files, revision=None):
+        assert subset is None
+        assert (name, data_files, revision) == expected
+        return datasets.Dataset.from_list(ROWS)
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    rows = read_rows(source, split, limit=2)
+    assert [row.values for row in rows] == ROWS[:2]
+
+
+def test_the_name_of_a_file_of_a_hub_dataset_has_to_be_whole():
+    with pytest.raises(DataError, match="expected hf://datasets/ORG/NAME/FILE"):
+        read_rows("hf://datasets/a.jsonl", "train")
+
+
+@pytest.mark.parametrize(
     ("error", "hint"),
     [
         (ConnectionError("Couldn't reach the Hub"), "set data.train to a file"),

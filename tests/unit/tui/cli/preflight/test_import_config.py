@@ -60,9 +60,9 @@ def test_what_drops_needs_consent(other: Path, capsys: pytest.CaptureFixture[str
 def test_what_cannot_be_trained_writes_nothing(
     other: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    other.write_text(OTHER + "deepspeed: zero3.json\n")
+    other.write_text(OTHER + "rl: grpo\n")
     assert main(["import", str(other), "--accept", "-o", "my.yaml"]) == 2
-    assert "deepspeed: zero3.json: fttui does not shard" in capsys.readouterr().err
+    assert "rl: grpo: the training grpo is not supported" in capsys.readouterr().err
     assert not Path("my.yaml").exists()
 
 
@@ -95,6 +95,7 @@ def test_a_trainer_that_only_a_name_tells_is_asked_for(
     command = ["import", str(file), "-o", str(out), "--no-check"]
     assert main(command) == 2
     assert "--set preference.loss=orpo" in capsys.readouterr().err
-    assert main([*command, "--set", "preference.loss=orpo"]) == 0
+    assert main([*command, "--set", "adapter.start=preference.loss=orpo"]) == 2
+    assert main([*command, "--set", "preference={loss: orpo}"]) == 0
     config = load_config(out).config
     assert (config.task, config.preference.loss, config.preference.beta) == ("dpo", "orpo", 0.05)

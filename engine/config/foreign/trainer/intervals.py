@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .draft import Draft, number, shown
+from ..draft import Draft, number, shown
 
 
 def read_held_out(draft: Draft, key: str, tool: str) -> None:

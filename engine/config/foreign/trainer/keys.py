@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..sections.optimizers import OPTIMIZERS
-from .draft import Draft, keys_by_reason, number, truth
+from ...sections.optimizers import OPTIMIZERS
+from ..draft import Draft, keys_by_reason, number, truth
 from .intervals import read_checkpoints, read_evaluations
+from .parallel import read_parallel
 
 OPTIMIZER_NAMES = {
     **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_hf"), "adamw"),
@@ -78,14 +79,7 @@ WITHOUT_EFFECT = keys_by_reason(
     }
 )
 """Keys that do not change the result, and what they are about."""
-_FSDP = (
-    "sharding is not imported; remove the keys of FSDP, and set train.strategy: fsdp in the result"
-)
 REFUSED = {
-    "deepspeed": "fttui does not shard with DeepSpeed; use one GPU, or train.devices for DDP",
-    "fsdp": _FSDP,
-    "fsdp_config": _FSDP,
-    "parallelism_config": "fttui does not split a model; train.devices puts a copy on each (DDP)",
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }
 
@@ -108,7 +102,7 @@ class TrainerDefaults:
 
 
 def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
-    """Read optimizer, schedule, length, batch, intervals and precision.
+    """Read optimizer, schedule, length, batch, intervals, precision and how devices share the work.
 
     Args:
         draft: the configuration that is read.
@@ -126,6 +120,7 @@ def read_trainer(draft: Draft, defaults: TrainerDefaults) -> None:
     _read_precision(draft)
     read_evaluations(draft)
     read_checkpoints(draft)
+    read_parallel(draft, defaults.tool)
     read_groups(draft, REFUSED, WITHOUT_EFFECT)
 
 
@@ -354,11 +349,18 @@ def _read_numbers(draft: Draft) -> None:
         else:
             draft.without_effect(key, "train.seed is the seed of the order of the data too")
     _read_sampling(draft)
-    for key in ("resume_from_checkpoint", "auto_resume_from_checkpoints"):
-        if draft.has(key):
-            draft.dropped(key, "checkpoints of other tools cannot be resumed")
+    _read_resume(draft)
     if draft.has("full_determinism"):
         draft.same("full_determinism", "train.deterministic", True)
+
+
+def _read_resume(draft: Draft) -> None:
+    key = "resume_from_checkpoint"
+    if isinstance(draft.get(key), str) and draft.get(key).lower() not in ("true", "false"):
+        draft.dropped(key, "checkpoints of other tools cannot be resumed")
+    for key in ("resume_from_checkpoint", "auto_resume_from_checkpoints"):
+        if key in draft.unread():
+            draft.without_effect(key, "fttui run --resume continues a run of fttui")
 
 
 def _read_sampling(draft: Draft) -> None:
@@ -396,6 +398,9 @@ def _read_precision(draft: Draft) -> None:
             draft.same(key, "model.precision", "auto")
         else:
             draft.without_effect(key, "it is off")
+    if (mixed := draft.get("mixed_precision")) is not None:
+        form = next((one for one in ("bf16", "fp16") if one in str(mixed)), "fp32")
+        draft.same("mixed_precision", "model.precision", form)
     for key in ("torch_dtype", "dtype"):
         names = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "auto": "auto"}
         if draft.get(key) in names and not chosen:

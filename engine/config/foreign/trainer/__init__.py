@@ -1,0 +1,1 @@
+"""Keys about training that the three tools share: optimizer, length, intervals, and devices."""
