@@ -90,6 +90,18 @@ def describe_type(annotation: Any) -> str:
     return _describe(inspect.type_info(annotation))
 
 
+def describe_key(path: str, struct: type[msgspec.Struct]) -> str:
+    """Return what a key path such as `train.lr` accepts in words; empty if there is no such key."""
+    first, _, rest = path.partition(".")
+    found = {field.name: field.type for field in msgspec.structs.fields(struct)}.get(first)
+    if found is None:
+        return ""
+    section = own_section(found)
+    if not rest:
+        return "" if section else describe_type(found)
+    return describe_key(rest, section) if section else ""
+
+
 def describe_value(value: Any) -> str:
     """Return a wrong value as text that is short enough for one line."""
     if isinstance(value, dict):

@@ -31,6 +31,7 @@ from .outward import export, prometheus, sync, web
 from .preflight import import_config, init_config
 from .reports import report
 from .shell import completion
+from .sweep import sweep
 from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
@@ -114,6 +115,7 @@ def build_parser() -> argparse.ArgumentParser:
         lr_find,
         profile,
         race,
+        sweep,
         recipe,
         diff,
         launch,

@@ -6,12 +6,11 @@ import argparse
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from statistics import median
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import CheckpointError, CommandRejected, ConfigError, FttuiError
 from fttui.engine.protocol.commands import Pause
-from fttui.engine.protocol.events import CheckpointSaved, EvalFinished, RunStarted, StepFinished
+from fttui.engine.protocol.events import EvalFinished, RunStarted
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.processes.marks import read_engine
@@ -19,11 +18,12 @@ from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run, learning_rate, read_ends, summarize
 
 from ...view_model.race.race_state import EVAL, LOSS, RaceState
-from ...view_model.race.rounds import MeasuredTimes, cost_of
+from ...view_model.race.rounds import cost_of
 from ..cluster.place import Cluster
 from ..control import require_engine
 from ..data_check.process import ProgressLine
 from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from .measured import measured_times
 from .race_file import read_race, store_race
 from .race_text import (
     cost_line,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .run_driver import RunDriver, TrainedSteps
 
 _ENGINE_STARTS_IN_S = 180.0
-_MEASURED_STEPS = 50
 
 
 def add_commands(commands: Commands) -> None:
@@ -150,7 +149,7 @@ def _begin(
         say(line)
     if why:
         say(why)
-    times = _times(run, ended=before.state.ended)
+    times = measured_times(run, starts=before.state.ended)
     say(cost_line(cost_of(state.rounds, times, evaluates=state.by != LOSS)))
     if _stops_early(run):
         say(
@@ -274,28 +273,6 @@ def _earlier(run: RunDirectory, total: int) -> str:
     steps = sorted({manifest.step for manifest in CheckpointStore(run).all()} - {total})
     listed = ", ".join(map(str, steps)) or "none"
     return f"start from an earlier checkpoint with {run.id}@STEP (there are: {listed})"
-
-
-def _times(run: RunDirectory, *, ended: bool) -> MeasuredTimes:
-    """Return what the journal of a run says about the time of its parts."""
-    records = read_ends(run.journal)
-    events = [record.event for record in records]
-    begun = [record.time for record in records if isinstance(record.event, RunStarted)]
-    steps = [e.step_s for e in events if isinstance(e, StepFinished)][-_MEASURED_STEPS:]
-    evaluations = [e.seconds for e in events if isinstance(e, EvalFinished)]
-    saved = [e for e in events if isinstance(e, CheckpointSaved)]
-    return MeasuredTimes(
-        step_s=median(steps) if steps else None,
-        evaluation_s=evaluations[-1] if evaluations else None,
-        checkpoint_s=saved[-1].seconds if saved else None,
-        checkpoint_bytes=saved[-1].size_bytes if saved else None,
-        start_s=_start_s(begun) if ended else 0.0,
-    )
-
-
-def _start_s(begun: list[float]) -> float | None:
-    """Return the seconds between the first two records of a start; None if there are not two."""
-    return max(0.0, begun[1] - begun[0]) if len(begun) > 1 else None
 
 
 def _confirmed() -> bool:

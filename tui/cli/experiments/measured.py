@@ -1,0 +1,40 @@
+"""What the journal of a run says about the time of its parts."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from fttui.engine.protocol.events import CheckpointSaved, EvalFinished, RunStarted, StepFinished
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.engine.run.run_index import read_ends
+
+from ...view_model.race.rounds import MeasuredTimes
+
+_MEASURED_STEPS = 50
+
+
+def measured_times(run: RunDirectory, *, starts: bool) -> MeasuredTimes:
+    """Return the times of the parts of a run, those of its newest records.
+
+    Args:
+        run: the run.
+        starts: whether an engine will be started, so that its time counts.
+    """
+    records = read_ends(run.journal)
+    events = [record.event for record in records]
+    begun = [record.time for record in records if isinstance(record.event, RunStarted)]
+    steps = [e.step_s for e in events if isinstance(e, StepFinished)][-_MEASURED_STEPS:]
+    evaluations = [e.seconds for e in events if isinstance(e, EvalFinished)]
+    saved = [e for e in events if isinstance(e, CheckpointSaved)]
+    return MeasuredTimes(
+        step_s=median(steps) if steps else None,
+        evaluation_s=evaluations[-1] if evaluations else None,
+        checkpoint_s=saved[-1].seconds if saved else None,
+        checkpoint_bytes=saved[-1].size_bytes if saved else None,
+        start_s=_start_s(begun) if starts else 0.0,
+    )
+
+
+def _start_s(begun: list[float]) -> float | None:
+    """Return the seconds between the first two records of a start; None if there are not two."""
+    return max(0.0, begun[1] - begun[0]) if len(begun) > 1 else None

@@ -1,0 +1,309 @@
+"""`sweep`: train many runs of a configuration with settings from a search space."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, get_args
+
+import msgspec
+
+from fttui.engine.errors import ConfigError, TrainingFailed
+from fttui.engine.protocol.data.messages import ReadingProgress
+from fttui.engine.run.records.record_feed import read_whole
+from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
+
+from ...text import format as fmt
+from ...view_model.race.race_state import LOSS
+from ...view_model.sweep.search_space import FORM, Axis, label, parse_space
+from ...view_model.sweep.sweep_plan import Pruner, Sampler, SweepPlan, TrialResult, best_of
+from ...view_model.sweep.trial_record import TrialRecord
+from ..data_check.process import ProgressLine
+from ..options import Commands, add_runs_dir, say
+from ..preflight.extras import require_package
+from ..preflight.training_packages import require_training_packages
+from .prepare import make_plan, measured, require_valid, time_limit_s, trials_of, whole_only
+from .sweep_folder import SweepFolder, find_sweep, new_sweep_folder
+from .sweep_text import cost_line, plan_lines, result_lines, table_lines, trial_line
+
+if TYPE_CHECKING:
+    from .conduct import Sweep, Telling
+    from .study import OpenTrial, Study
+
+
+def add_commands(commands: Commands) -> None:
+    """Register the subcommand `sweep` of `fttui`."""
+    parser = commands.add_parser(
+        "sweep",
+        help="train many runs with settings from a search space, and find the best",
+        usage="fttui sweep [OPTIONS] CONFIG KEY=V,… KEY=LOW..HIGH[:log|:STEP]\n"
+        "       fttui sweep SWEEP [--go-on]",
+    )
+    parser.add_argument(
+        "settings",
+        nargs="*",
+        metavar="CONFIG KEY=VALUES",
+        help=f"a YAML file and the keys that vary: {FORM}; or the name of a sweep to show",
+    )
+    parser.add_argument("--trials", type=int, metavar="N", help="number of runs (default: 20)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="steps of a trial (default: train.steps)"
+    )
+    parser.add_argument(
+        "--by",
+        metavar="METRIC",
+        help="the metric that decides: eval.loss or another one of the evaluation, or loss, the "
+        "training loss (default: eval.loss, or loss without evaluation data)",
+    )
+    parser.add_argument(
+        "--sampler", choices=get_args(Sampler), help="what chooses the settings (default: tpe)"
+    )
+    parser.add_argument(
+        "--pruner", choices=get_args(Pruner), help="what ends bad trials early (default: median)"
+    )
+    parser.add_argument(
+        "--time-limit", metavar="T", help="end after this time, such as 90m or 2h30m"
+    )
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sampler (default: 0)")
+    parser.add_argument(
+        "--set", dest="overrides", action="append", default=[], metavar="K=V", help="as for run"
+    )
+    parser.add_argument(
+        "--go-on", action="store_true", help="go on with an interrupted sweep, or with more trials"
+    )
+    parser.add_argument("--yes", action="store_true", help="begin without a question")
+    parser.add_argument("--force", action="store_true", help="start even if a run does not fit")
+    add_runs_dir(parser)
+    parser.set_defaults(handler=_sweep)
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    limit_s = None if options.time_limit is None else time_limit_s(options.time_limit)
+    first = options.settings[0] if options.settings else None
+    new = first is not None and "=" not in first and Path(first).suffix in (".yaml", ".yml")
+    root = runs_root(options.runs_dir)
+    require_runs_folder(root, writing=new)
+    if new or options.go_on:
+        require_training_packages("fttui sweep")
+    require_package("optuna", "fttui sweep", extra="sweep")
+    if new:
+        return _begin(root, Path(str(first)), options, limit_s)
+    if first is not None and ("=" in first or options.settings[1:]):
+        raise ConfigError(f"expected a YAML file before the settings, such as: my.yaml {FORM}")
+    folder = find_sweep(root, first)
+    plan = folder.plan()
+    space = parse_space(plan.words, whole_only)
+    if options.go_on:
+        return _go_on(root, folder, plan, space, options, limit_s)
+    return _show(root, folder, plan, space)
+
+
+def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float | None) -> int:
+    """Check configuration, space and cost of a new sweep, and train its trials."""
+    from fttui.engine.config.load import load_config
+
+    words = options.settings[1:]
+    config = load_config(path, options.overrides).config
+    space = parse_space(words, whole_only)
+    require_valid(path, space, options.overrides)
+    plan = make_plan(path, config, words, space, options)
+    every_set = plan.by != LOSS and plan.every != config.eval.every
+    more = [f"eval.every={plan.every}", "eval.per_epoch=null"] if every_set else []
+    base = load_config(path, [*options.overrides, *more, "hub.idle_s=30"])
+    count = trials_of(plan, space)
+    for line in plan_lines(plan, space, count, every_set):
+        say(line)
+    if options.by is None and plan.by == LOSS:
+        say(f"note: compared by the training loss, because {path} has no evaluation data")
+    times, source = measured(root, path)
+    say(cost_line(plan, count, times, config.checkpoint.keep, source))
+    if not options.yes and not _confirmed():
+        say("nothing was started")
+        return 0
+    _require_data(base.resolved)
+    folder = new_sweep_folder(root, plan.name)
+    own = load_config(path, options.overrides).resolved
+    folder.store(plan, base.resolved, own)
+    say(f"sweep {folder.id} in {folder.path}")
+    return _train(root, folder, plan, space, options, limit_s)
+
+
+def _require_data(resolved: str) -> None:
+    """Check the data once for all trials.
+
+    Raises:
+        DataError: the data cannot be used.
+    """
+    from ..check import look_into_data
+
+    look_into_data(resolved, say=say)
+
+
+def _confirmed() -> bool:
+    """Ask whether to begin.
+
+    Raises:
+        ConfigError: nobody can be asked.
+    """
+    if not sys.stdin.isatty():
+        raise ConfigError("a sweep trains many runs; to begin it without a question, add --yes")
+    return input("begin? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _go_on(
+    root: Path,
+    folder: SweepFolder,
+    plan: SweepPlan,
+    space: tuple[Axis, ...],
+    options: argparse.Namespace,
+    limit_s: float | None,
+) -> int:
+    """Go on with a sweep, maybe with another number of trials.
+
+    Raises:
+        ConfigError: an option would change what its trials are compared by.
+    """
+    fixed = {"--steps": options.steps, "--by": options.by, "--sampler": options.sampler,
+             "--pruner": options.pruner, "--seed": options.seed,
+             "--set": options.overrides or None}  # fmt: skip
+    if given := [name for name, value in fixed.items() if value is not None]:
+        raise ConfigError(
+            f"{given[0]} cannot change while a sweep goes on; begin another one, or leave it out"
+        )
+    if options.trials is not None and options.trials != plan.trials:
+        plan = msgspec.structs.replace(plan, trials=options.trials)
+        folder.store_plan(plan)
+    return _train(root, folder, plan, space, options, limit_s)
+
+
+def _show(root: Path, folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...]) -> int:
+    """Print the results of a sweep so far."""
+    from .study import Study
+
+    trials = _with_losses(root, Study(folder, plan, space).results())
+    _say_results(folder, plan, space, trials)
+    if sum(not one.same_as and one.state != "open" for one in trials) < trials_of(plan, space):
+        say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+    return 0
+
+
+def _say_results(
+    folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], trials: list[TrialResult]
+) -> None:
+    for line in table_lines(plan, space, trials):
+        say(line)
+    for line in result_lines(plan, space, trials, str(folder.best)):
+        say(line)
+
+
+def _train(
+    root: Path,
+    folder: SweepFolder,
+    plan: SweepPlan,
+    space: tuple[Axis, ...],
+    options: argparse.Namespace,
+    limit_s: float | None,
+) -> int:
+    """Train the trials that are left, and print what was found."""
+    from .conduct import Sweep
+    from .study import Study
+    from .trial_run import TrialRuns
+
+    with folder.locked():
+        study = Study(folder, plan, space)
+        runs = TrialRuns(root, folder, options)
+        sweep = Sweep(plan, space, study, runs, root, _telling(folder, plan, space, study))
+        deadline = None if limit_s is None else time.monotonic() + limit_s
+        try:
+            why = sweep.run(deadline)
+        except KeyboardInterrupt:
+            _interrupted(folder, sweep)
+            raise
+        trials = _with_losses(root, study.results())
+    _say_results(folder, plan, space, trials)
+    if why:
+        say(f"ended early: {why}")
+        say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+    if best_of(plan.by, trials) is None:
+        raise TrainingFailed(f"{folder.id}: no trial has a result")
+    return 0
+
+
+def _interrupted(folder: SweepFolder, sweep: Sweep) -> None:
+    """Let the trial that trains save and end, and say how to go on."""
+    from .trial_run import interrupt, wait_for_end
+
+    say("")
+    if (run := sweep.current) is not None:
+        say(f"saving and stopping {run.id}; Ctrl-C again leaves it to train on")
+        with suppress(KeyboardInterrupt):
+            interrupt(run)
+            wait_for_end(run)
+    say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+
+
+def _telling(
+    folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], study: Study
+) -> Telling:
+    """Return the functions that print progress, and each trial when it has ended."""
+    from .conduct import Telling
+
+    line = ProgressLine(sys.stdout)
+    total = trials_of(plan, space)
+
+    def progress(trial: OpenTrial, found: TrialRecord) -> None:
+        newest = found.losses.get(found.step)
+        loss = "" if newest is None else f", loss {fmt.number(newest)}"
+        text = f"trial {trial.number} of {total}: {label(space, trial.values)}{loss}"
+        line.show(ReadingProgress(label=text, done=found.step, total=plan.steps))
+
+    def finished(one: TrialResult) -> None:
+        line.clear()
+        trials = study.results()
+        best = best_of(plan.by, trials)
+        is_best = best is not None and best.number == one.number
+        say(trial_line(plan, space, one, is_best))
+        if is_best:
+            folder.store_best(best_text(folder, plan, space, one))
+        ended = [t for t in trials if t.state != "open"]
+        if len(ended) == 1 and one.state == "complete" and total > 1:
+            say(f"  the other {total - 1} take at most {fmt.duration((total - 1) * one.seconds)}")
+
+    return Telling(progress, finished)
+
+
+def best_text(
+    folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], best: TrialResult
+) -> str:
+    """Return the configuration that the user gave, with the best settings, as YAML.
+
+    Steps and evaluations are those of the user's configuration, not those of a trial.
+    """
+    from fttui.engine.config.load import dump_config, load_config
+
+    from .conduct import as_overrides
+
+    config = load_config(folder.own, as_overrides(best.values)).config
+    first = f"# Best of sweep {folder.id}: trial {best.number} of run {best.run},"
+    found = f"# {label(space, best.values)}: {plan.by} {best.score:.5g} after {best.step} steps."
+    return f"{first}\n{found}\n{dump_config(config)}"
+
+
+def _with_losses(root: Path, trials: list[TrialResult]) -> list[TrialResult]:
+    """Return the trials with the losses of their runs, as far as these can be read."""
+    found = []
+    for one in trials:
+        run = RunDirectory(root / one.run)
+        if not one.run or one.same_as or not run.journal.exists():
+            found.append(one)
+            continue
+        record = TrialRecord(LOSS, 1)
+        for entry in read_whole(run)[0]:
+            record.take(entry)
+        found.append(replace(one, losses=record.losses, step=max(one.step, record.step)))
+    return found

@@ -1,0 +1,1 @@
+"""A sweep over settings: its search space, its trials, and what they found; pure."""
