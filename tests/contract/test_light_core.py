@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BROUGHT_ALONG = {
     "huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise", "wandb", "mlflow",
     "tensorboardX", "trackio", "swanlab", "prometheus_client", "mcp", "textual_serve", "aiohttp",
-    "IPython",
+    "IPython", "optuna",
 }  # fmt: skip
 """Packages that only come with the extras."""
 HEAVY = {*TRAIN, *BROUGHT_ALONG}
@@ -41,6 +41,7 @@ REFUSED = {
     "mine": "mine FILE --model DIR -o OUT",
     "init": "init DATA",
     "lr-find": "lr-find CONFIG",
+    "sweep": "sweep CONFIG train.lr=1e-4,2e-4",
     "profile": "profile CONFIG",
     "export": "export --adapter",
 }

@@ -18,6 +18,7 @@ from ...view_model.race.rounds import MeasuredTimes
 from ...view_model.sweep.search_space import MOST_POINTS, Axis, points
 from ...view_model.sweep.sweep_plan import Sampler, SweepPlan
 from ..experiments.measured import measured_times
+from .sweep_folder import sweeps
 
 if TYPE_CHECKING:
     from fttui.engine.config.schema import RunConfig
@@ -156,10 +157,15 @@ def require_valid(path: Path, space: tuple[Axis, ...], overrides: list[str]) -> 
 
 
 def measured(root: Path, path: Path) -> tuple[MeasuredTimes, str]:
-    """Return what the newest run of a configuration has measured, and its id; empty without one."""
+    """Return what the newest run of a configuration has measured, and its id; empty without one.
+
+    The trials of its earlier sweeps count, too.
+    """
+    given = str(path.absolute())
+    same = {given, *(str(one.base) for one in sweeps(root) if one.searches(given))}
     for summary in list_runs(root):
         run = RunDirectory(Path(summary.path))
         with suppress(NoSuchRun):
-            if run.identity().config == str(path.absolute()) and summary.step > 1:
+            if run.identity().config in same and summary.step > 1:
                 return measured_times(run, starts=True), run.id
     return MeasuredTimes(), ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from fttui.engine.protocol.thresholds import LOWER_IS_BETTER
@@ -73,6 +74,7 @@ class Study:
         from optuna.storages.journal import JournalFileBackend
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._plan = plan
         self._space = space
         lower = plan.by.removeprefix(EVAL) in LOWER_IS_BETTER
         self._study = optuna.create_study(
@@ -83,7 +85,7 @@ class Study:
             pruner=_pruner(plan),
         )
         # Another seed in each process, or one that goes on would draw the first values again.
-        self._study.sampler = _sampler(plan, space, plan.seed + len(self._study.trials))
+        self._study.sampler = _sampler(plan, plan.seed + len(self._study.trials))
         self._distributions = {axis.key: _distribution(axis) for axis in space}
 
     def next_trial(self) -> OpenTrial:
@@ -94,8 +96,24 @@ class Study:
             if known.state is optuna.trial.TrialState.RUNNING:
                 trial = optuna.trial.Trial(self._study, known._trial_id)
                 return OpenTrial(trial, self._values(known.params), known)
+        if self._plan.sampler == "grid":
+            self._enqueue_next_of_grid()
         trial = self._study.ask(self._distributions)
         return OpenTrial(trial, self._values(trial.params), None)
+
+    def _enqueue_next_of_grid(self) -> None:
+        """Let the next trial have the first combination that none has had.
+
+        The sampler of Optuna for grids counts on Optuna's own loop, which ends the study by itself.
+        """
+        known = self._study.get_trials(deepcopy=False)
+        tried = {tuple(self._values(one.params).items()) for one in known}
+        for texts in product(*(axis.values or () for axis in self._space)):
+            values = {axis.key: text for axis, text in zip(self._space, texts, strict=True)}
+            if tuple(values.items()) not in tried:
+                drawn = (_typed(axis, values[axis.key]) for axis in self._space)
+                self._study.enqueue_trial(dict(zip(values, drawn, strict=True)))
+                return
 
     def conclude(self, trial: OpenTrial, result: TrialResult) -> None:
         """Store how a trial has ended."""
@@ -142,14 +160,11 @@ def _distribution(axis: Axis) -> BaseDistribution:
     return FloatDistribution(axis.low, axis.high, log=axis.log, step=axis.step)
 
 
-def _sampler(plan: SweepPlan, space: Sequence[Axis], seed: int) -> BaseSampler:
-    from optuna.samplers import GridSampler, RandomSampler, TPESampler
+def _sampler(plan: SweepPlan, seed: int) -> BaseSampler:
+    from optuna.samplers import RandomSampler, TPESampler
 
-    if plan.sampler == "random":
+    if plan.sampler in ("random", "grid"):
         return RandomSampler(seed=seed)
-    if plan.sampler == "grid":
-        grid = {axis.key: [_typed(axis, text) for text in axis.values or ()] for axis in space}
-        return GridSampler(grid, seed=plan.seed)
     first = min(10, max(_FEWEST_TO_COMPARE, plan.trials // 4))
     return TPESampler(seed=seed, n_startup_trials=first)
 

@@ -71,6 +71,13 @@ class SweepFolder:
         except (OSError, *UNDECODABLE) as error:
             raise FttuiError(f"{self.plan_file} cannot be read: {error}") from None
 
+    def searches(self, config: str) -> bool:
+        """Whether the sweep is one of a configuration; not if its plan cannot be read."""
+        try:
+            return self.plan().config == config
+        except FttuiError:
+            return False
+
     def store(self, plan: SweepPlan, base: str, own: str) -> None:
         """Write the plan, the configuration of all trials, and that of the user."""
         write_atomically(self.base, base.encode())
@@ -121,13 +128,18 @@ def new_sweep_folder(root: Path, name: str) -> SweepFolder:
     raise FileExistsError(f"{root / _FOLDER / stem}: 1000 sweeps began in one second")
 
 
+def sweeps(root: Path) -> list[SweepFolder]:
+    """Return the sweeps of a folder with runs, sorted by name."""
+    return [SweepFolder(file.parent) for file in sorted((root / _FOLDER).glob("*/sweep.json"))]
+
+
 def find_sweep(root: Path, wanted: str | None) -> SweepFolder:
     """Return the sweep of a name or a unique prefix of it; without one the newest.
 
     Raises:
         ConfigError: there is none, or there are several.
     """
-    found = sorted(file.parent for file in (root / _FOLDER).glob("*/sweep.json"))
+    found = [one.path for one in sweeps(root)]
     if wanted is None:
         matching = sorted(found, key=lambda path: path.stat().st_mtime)[-1:]
     else:

@@ -42,7 +42,7 @@ class Axis:
         if step is None:
             return None
         count = math.floor((self.high - self.low) / step + 1e-9) + 1
-        return tuple(self.text(self.low + n * step) for n in range(count))
+        return tuple(self.text(_rounded(self.low + n * step)) for n in range(count))
 
     @property
     def tried_first(self) -> tuple[str, ...]:
@@ -58,6 +58,11 @@ class Axis:
     def shown(self, value: str) -> str:
         """Return a value for people: numbers of a range with three digits."""
         return value if self.choices or self.whole else f"{float(value):.3g}"
+
+
+def _rounded(value: float) -> float:
+    """Return a sum without the last digits, so that 0.1 + 2 × 0.1 is 0.3."""
+    return float(f"{value:.12g}")
 
 
 def parse_space(words: Sequence[str], whole: Callable[[str], bool]) -> tuple[Axis, ...]:

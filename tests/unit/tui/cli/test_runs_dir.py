@@ -27,6 +27,7 @@ WORDS = {
     "ctl": ["name", "pause"],
     "ls": [],
     "race": ["name", "lr=1e-4,2e-4"],
+    "sweep": ["CONFIG", "train.lr=1e-4,2e-4"],
     "recipe": ["name"],
     "diff": ["name", "other"],
     "events": [],

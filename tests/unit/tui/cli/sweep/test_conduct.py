@@ -1,0 +1,193 @@
+"""A sweep with a study of Optuna and runs that only have a journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.errors import ConfigError, FttuiError, ModelError
+from fttui.engine.protocol.events import EvalFinished, RunEnded, StepFinished
+from fttui.engine.protocol.states import RunState
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.cli.sweep import conduct
+from fttui.tui.cli.sweep.conduct import Sweep, Telling
+from fttui.tui.cli.sweep.study import Study
+from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
+from fttui.tui.cli.sweep.trial_run import Followed
+from fttui.tui.view_model.sweep.search_space import Axis, parse_space
+from fttui.tui.view_model.sweep.sweep_plan import (
+    Pruner,
+    Sampler,
+    SweepPlan,
+    TrialResult,
+    best_of,
+    failures,
+)
+from fttui.tui.view_model.sweep.trial_record import TrialRecord
+from tests.support.engine_double import EngineDouble, make_run
+
+STEPS = 6
+Curve = Callable[[Mapping[str, str], int], float]
+
+
+class Journals:
+    """Makes the journal of each trial at once: an evaluation after each step."""
+
+    def __init__(self, root: Path, curve: Curve) -> None:
+        self.root = root
+        self.curve = curve
+        self.started: list[dict[str, str]] = []
+
+    def start(self, overrides: list[str]) -> RunDirectory:
+        values = dict(text.split("=", 1) for text in overrides)
+        self.started.append(values)
+        if values["adapter.r"] == "999":
+            raise ModelError("it does not fit in memory\nuse less")
+        engine = EngineDouble(make_run(self.root, name=values["name"]))
+        engine.start()
+        for step in range(1, STEPS + 1):
+            engine.step = step
+            value = self.curve(values, step)
+            engine.emit(StepFinished(loss=value), EvalFinished(metrics={"loss": value}))
+        engine.emit(RunEnded(state=RunState.FINISHED, exit_code=0))
+        engine.run.engine.unlink()
+        engine.journal.close()
+        return engine.run
+
+    def take_up(self, run: RunDirectory) -> bool:
+        raise AssertionError(f"{run} was not interrupted")
+
+
+def at_once(
+    run: RunDirectory, record: TrialRecord, tell: Callable[[TrialRecord, bool], str]
+) -> Followed:
+    """Read a journal as `follow` does, but stop the trial at once where it has to end."""
+    from fttui.engine.run.records.record_feed import read_whole
+
+    for one in read_whole(run)[0]:
+        if record.take(one) and tell(record, True):
+            break
+    record.ended = RunEnded(state=RunState.FINISHED, exit_code=0)
+    return Followed(record)
+
+
+def plan(trials: int, pruner: Pruner = "none", sampler: Sampler = "tpe") -> SweepPlan:
+    return SweepPlan(
+        name="mine", config="c.yaml", words=[], trials=trials, steps=STEPS, by="eval.loss",
+        every=1, sampler=sampler, pruner=pruner,
+    )  # fmt: skip
+
+
+class Scene:
+    """A sweep in a folder."""
+
+    def __init__(self, root: Path, words: list[str], curve: Curve) -> None:
+        self.root = root
+        self.space: tuple[Axis, ...] = parse_space(words, lambda key: key == "adapter.r")
+        self.runs = Journals(root, curve)
+        self.folder: SweepFolder = new_sweep_folder(root, "mine")
+        self.told: list[TrialResult] = []
+
+    def train(self, wanted: SweepPlan, deadline: float | None = None) -> str:
+        telling = Telling(lambda trial, record: None, self.told.append)
+        study = Study(self.folder, wanted, self.space)
+        return Sweep(wanted, self.space, study, self.runs, self.root, telling).run(deadline)
+
+    def results(self) -> list[TrialResult]:
+        return Study(self.folder, plan(1), self.space).results()
+
+
+@pytest.fixture(autouse=True)
+def follow_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conduct, "follow", at_once)
+
+
+def rate(values: Mapping[str, str], step: int) -> float:
+    return float(values["train.lr"]) / step
+
+
+def test_a_sweep_finds_the_best_and_goes_on_with_more_trials(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..1", "adapter.r=4,8"], rate)
+    assert scene.train(plan(4)) == ""
+    assert [one.number for one in scene.told] == [1, 2, 3, 4]
+    first = [one.values for one in scene.results()]
+    assert scene.train(plan(6)) == ""
+    assert [one.values for one in scene.results()][:4] == first
+    assert len({one.values["train.lr"] for one in scene.results()}) == 6
+    best = best_of("eval.loss", scene.results())
+    assert best is not None
+    assert best.score == min(float(one.values["train.lr"]) / STEPS for one in scene.results())
+    assert scene.runs.started[0]["train.steps"] == str(STEPS)
+    assert (tmp_path / best.run / "run.json").exists()
+
+
+def test_a_grid_trains_each_combination_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..0.3:0.1", "adapter.r=4,8"], rate)
+    assert scene.train(plan(99, sampler="grid")) == ""
+    assert len({tuple(one.values.items()) for one in scene.results()}) == 6
+    assert len(scene.runs.started) == 6
+
+
+def test_settings_that_were_tried_are_not_trained_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,8"], rate)
+    scene.train(plan(4, sampler="random"))
+    assert len(scene.runs.started) == 4
+    again = [one for one in scene.results() if one.same_as]
+    assert all(one.score == scene.results()[one.same_as - 1].score for one in again)
+
+
+def test_a_bad_trial_ends_early_and_counts_as_such(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2,0.3,0.4,9", "adapter.r=4,8"], rate)
+    scene.train(plan(10, "median", "grid"))
+    early = [one for one in scene.results() if one.state == "pruned"]
+    assert "9" in {one.values["train.lr"] for one in early}
+    assert all(one.step < STEPS and "worse than others" in one.why for one in early)
+
+
+def test_a_trial_that_cannot_start_fails_alone(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,999"], rate)
+    assert scene.train(plan(4, sampler="grid")) == ""
+    assert failures(scene.results()) == {"memory": 2}
+    assert {one.why for one in scene.results() if one.failure} == {"it does not fit in memory"}
+    assert best_of("eval.loss", scene.results()) is not None
+
+
+def test_a_sweep_whose_first_trials_all_fail_ends(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..0.2", "adapter.r=4,8"], rate)
+
+    def refused(overrides: list[str]) -> RunDirectory:
+        raise ConfigError("no")
+
+    scene.runs.start = refused  # type: ignore[method-assign]
+    assert "the first 5 trials failed" in scene.train(plan(20))
+    assert failures(scene.results()) == {"settings": 5}
+
+
+def test_no_trial_begins_after_the_time_limit(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,8"], rate)
+    assert "with 4 trials left" in scene.train(plan(4), deadline=time.monotonic() - 1)
+    assert scene.results() == []
+
+
+def test_an_interrupted_trial_is_taken_up_first(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,8"], rate)
+    trial = Study(scene.folder, plan(4), scene.space).next_trial()
+    run = scene.runs.start(["name=x", "train.lr=0.1", "adapter.r=4"])
+    trial.began(run.id)
+    taken: list[str] = []
+    scene.runs.take_up = lambda run: not taken.append(run.id)  # type: ignore[method-assign,func-returns-value]
+    scene.train(plan(1))
+    assert taken == [run.id]
+    assert [(one.number, one.run, one.state) for one in scene.results()] == [
+        (1, run.id, "complete"),
+    ]  # fmt: skip
+
+
+def test_only_one_process_trains_the_trials(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2"], rate)
+    held = scene.folder.locked()
+    with scene.folder.locked(), pytest.raises(FttuiError, match="another process"):
+        held.__enter__()
