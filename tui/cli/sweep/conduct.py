@@ -26,7 +26,7 @@ _MOST_REPEATS = 50
 """Proposals in a row that repeat an earlier trial after which nothing new is expected."""
 
 
-class Runs(Protocol):
+class TrialStarter(Protocol):
     """Starts the runs of trials."""
 
     def start(self, overrides: list[str]) -> RunDirectory:
@@ -41,7 +41,7 @@ class Runs(Protocol):
 
 
 @dataclass(frozen=True)
-class Telling:
+class SweepTelling:
     """What is called while a sweep goes on."""
 
     progress: Callable[[OpenTrial, TrialRecord], None]
@@ -50,7 +50,7 @@ class Telling:
     """Called after each trial."""
 
 
-class Sweep:
+class TrialLoop:
     """Trains the trials of a sweep that are left."""
 
     def __init__(
@@ -58,9 +58,9 @@ class Sweep:
         plan: SweepPlan,
         space: Sequence[Axis],
         study: Study,
-        runs: Runs,
+        runs: TrialStarter,
         root: Path,
-        telling: Telling,
+        telling: SweepTelling,
     ) -> None:
         self._plan = plan
         self._space = space

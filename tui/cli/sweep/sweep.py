@@ -32,7 +32,7 @@ from .sweep_folder import SweepFolder, find_sweep, new_sweep_folder
 from .sweep_text import cost_line, plan_lines, result_lines, table_lines, trial_line
 
 if TYPE_CHECKING:
-    from .conduct import Sweep, Telling
+    from .conduct import SweepTelling, TrialLoop
     from .study import OpenTrial, Study
 
 
@@ -210,14 +210,14 @@ def _train(
     limit_s: float | None,
 ) -> int:
     """Train the trials that are left, and print what was found."""
-    from .conduct import Sweep
+    from .conduct import TrialLoop
     from .study import Study
     from .trial_run import TrialRuns
 
     with folder.locked():
         study = Study(folder, plan, space)
         runs = TrialRuns(root, folder, options)
-        sweep = Sweep(plan, space, study, runs, root, _telling(folder, plan, space, study))
+        sweep = TrialLoop(plan, space, study, runs, root, _telling(folder, plan, space, study))
         deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
             why = sweep.run(deadline)
@@ -234,7 +234,7 @@ def _train(
     return 0
 
 
-def _interrupted(folder: SweepFolder, sweep: Sweep) -> None:
+def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
     """Let the trial that trains save and end, and say how to go on."""
     from .trial_run import interrupt, wait_for_end
 
@@ -249,9 +249,9 @@ def _interrupted(folder: SweepFolder, sweep: Sweep) -> None:
 
 def _telling(
     folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], study: Study
-) -> Telling:
+) -> SweepTelling:
     """Return the functions that print progress, and each trial when it has ended."""
-    from .conduct import Telling
+    from .conduct import SweepTelling
 
     line = ProgressLine(sys.stdout)
     total = trials_of(plan, space)
@@ -274,7 +274,7 @@ def _telling(
         if len(ended) == 1 and one.state == "complete" and total > 1:
             say(f"  the other {total - 1} take at most {fmt.duration((total - 1) * one.seconds)}")
 
-    return Telling(progress, finished)
+    return SweepTelling(progress, finished)
 
 
 def best_text(

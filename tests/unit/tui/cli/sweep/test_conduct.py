@@ -13,7 +13,7 @@ from fttui.engine.protocol.events import EvalFinished, RunEnded, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.sweep import conduct
-from fttui.tui.cli.sweep.conduct import Sweep, Telling
+from fttui.tui.cli.sweep.conduct import SweepTelling, TrialLoop
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
 from fttui.tui.cli.sweep.trial_run import Followed
@@ -92,9 +92,9 @@ class Scene:
         self.told: list[TrialResult] = []
 
     def train(self, wanted: SweepPlan, deadline: float | None = None) -> str:
-        telling = Telling(lambda trial, record: None, self.told.append)
+        telling = SweepTelling(lambda trial, record: None, self.told.append)
         study = Study(self.folder, wanted, self.space)
-        return Sweep(wanted, self.space, study, self.runs, self.root, telling).run(deadline)
+        return TrialLoop(wanted, self.space, study, self.runs, self.root, telling).run(deadline)
 
     def results(self) -> list[TrialResult]:
         return Study(self.folder, plan(1), self.space).results()
