@@ -1,4 +1,4 @@
-"""Keys about quantization and LoRA, whose names the three tools nearly share."""
+"""Keys about quantization, LoRA and messages, whose names the three tools nearly share."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ SWITCHES = {
     "use_dora": "adapter.dora",
     "peft_use_dora": "adapter.dora",
 }
+MESSAGE_KEYS = {
+    "role": ("role", "from", "speaker", "author"),
+    "content": ("content", "value", "text", "message"),
+}
+"""Keys of messages that fttui reads, by what they hold."""
 _INITS = {"gaussian", "pissa", "olora", "eva", "orthogonal"}
 
 

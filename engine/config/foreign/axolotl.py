@@ -361,12 +361,24 @@ def _read_sizes(draft: Draft) -> None:
         )
     if draft.has("dataset_exact_deduplication"):
         draft.same("dataset_exact_deduplication", "data.dedup", "exact")
-    if draft.get("batch_size") is not None:
-        draft.without_effect(
-            "batch_size", "micro_batch_size and gradient_accumulation_steps decide it"
-        )
+    _read_total_batch(draft)
     if not draft.get("test_datasets"):
         read_held_out(draft, "val_set_size", TOOL)
+
+
+def _read_total_batch(draft: Draft) -> None:
+    """Read `batch_size`, the sequences of a step, which counts without a number of accumulations.
+
+    `gradient_accumulation_steps` is read later, with the keys that all tools have.
+    """
+    key, accumulate = "batch_size", "gradient_accumulation_steps"
+    if draft.get(key) is None:
+        return
+    if draft.get(accumulate) is not None:
+        draft.without_effect(key, f"micro_batch_size and {accumulate} decide it")
+        return
+    steps = int(number(draft.get(key))) // int(number(draft.get("micro_batch_size", 1)))
+    draft.same(key, "train.accumulate", max(1, steps))
 
 
 def _read_length(draft: Draft) -> None:

@@ -7,40 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..checks import HUB_FILE
-from .adapters import listed
+from .adapters import MESSAGE_KEYS, listed
+from .axolotl_types import columns_of_type
 from .draft import Draft, KeyOutcome, shown
 from .templates import AXOLOTL, OTHER_ENDS, OWN_TEMPLATES, template_for
+from .trainer.intervals import read_eval_source
 
-_INTRO = "Below is an instruction that describes a task"
-_WITH_INPUT = ", paired with an input that provides further context"
-_ASK = ". Write a response that appropriately completes the request.\n\n"
-ALPACA = [
-    f"{_INTRO}{_WITH_INPUT}{_ASK}### Instruction:\n{{instruction}}\n\n### Input:\n{{input}}\n\n"
-    "### Response:\n",
-    f"{_INTRO}{_ASK}### Instruction:\n{{instruction}}\n\n### Response:\n",
-]
-"""Prompts with and without an input. Source: stanford_alpaca, and axolotl's `prompters.py`."""
-_CHAT_ALPACA = [
-    f"SYSTEM: {_INTRO}{_WITH_INPUT}{_ASK.rstrip()}\nUSER: {{instruction}}\n{{input}}\nASSISTANT:",
-    f"SYSTEM: {_INTRO}{_ASK.rstrip()}\nUSER: {{instruction}}\nASSISTANT:",
-]
-_SYSTEMS = [f"{_INTRO}{_WITH_INPUT}{_ASK.rstrip()}", f"{_INTRO}{_ASK.rstrip()}"]
-_INSTRUCTIONS = {
-    "alpaca": ALPACA,
-    "alpaca:instruct": ALPACA,
-    "alpaca:chat": _CHAT_ALPACA,
-    "alpaca:chatml": [
-        f"<|im_start|>system\n{_SYSTEMS[0]}<|im_end|>\n<|im_start|>user\n{{instruction}}\n{{input}}"
-        "<|im_end|>\n<|im_start|>assistant\n",
-        f"<|im_start|>system\n{_SYSTEMS[1]}<|im_end|>\n<|im_start|>user\n{{instruction}}"
-        "<|im_end|>\n<|im_start|>assistant\n",
-    ],
-    "alpaca:phi": [
-        f"<|system|>\n{_SYSTEMS[0]}<|end|>\n<|user|>\n{{instruction}}<|end|>{{input}}<|assistant|>",
-        f"<|system|>\n{_SYSTEMS[1]}<|end|>\n<|user|>\n{{instruction}}<|end|>\n<|assistant|>\n",
-    ],
-}
-"""Prompts with and without an input by the type. Source: axolotl's `prompters.py`."""
 _ANY_QUESTION = {"instruction": ["{prompt}", "{input}", "{question}", "{instruction}"]}
 _IN_ANSWERS: dict[str, Any] = {}
 """The answers are conversations, which hold the question."""
@@ -80,7 +52,11 @@ _STANDARD_ROLES = {
     "tool": ["tool"],
 }
 _KNOWN_NAMES = {"human", "gpt", "user", "assistant", "system", "tool", "function", "observation"}
+_COLUMNS = "'data.columns={prompt: question, completion: answer}'"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
+_ANSWERING = {"assistant", "gpt", "model"}
+_OF_FASTCHAT = {"llama-3": AXOLOTL["llama3"], "alpaca": AXOLOTL["alpaca"]}
+"""Names in `conversation` of templates that `chat_template` has by other names."""
 _CONVERSATIONS = ("messages", "conversations", "conversation")
 
 
@@ -94,7 +70,7 @@ def read_datasets(draft: Draft) -> None:
         _read_pretraining(draft)
         return
     if not found:
-        draft.refused("datasets", "there is no dataset")
+        draft.refused("datasets", "there is no dataset", "data.train")
         return
     draft.read_with("datasets", "its entries")
     sources = [
@@ -152,9 +128,7 @@ def _read_pretraining(draft: Draft) -> None:
 def _read_test(draft: Draft) -> None:
     first, *others = draft.get("test_datasets")
     one, *more = _Dataset(draft, first, "test_datasets[0]").sources()
-    draft.same("test_datasets", "data.eval", one["path"])
-    if one.get("split"):
-        draft.values["data.eval_split"] = one["split"]
+    read_eval_source(draft, "test_datasets", one)
     if others or more:
         draft.dropped("test_datasets", "only the first one is evaluated on")
     if draft.get("val_set_size") is not None:
@@ -250,22 +224,28 @@ class _Dataset:
         kind = self._take("type")
         styles = _STYLES_OF.get(self._draft.values.get("task", ""))
         if styles is not None:
-            return self._preferences(str(kind), styles)
+            return self._preferences(kind, styles)
         if isinstance(kind, dict):
             return self._own_prompt(kind)
         if kind is None or str(kind).startswith(("chat_template", "sharegpt")):
             return self._conversations(kind)
         if kind == "completion":
-            column = self._take("field") or "text"
-            reason = "a long text is truncated here; axolotl splits it into several records"
-            self._row("type", "nearly", "format: text", reason)
-            return {"format": "text", "columns": {"text": column}}
-        if kind in _INSTRUCTIONS:
-            self._row("type", "same", "columns: prompt and completion as Alpaca writes them")
-            columns = {"prompt": _INSTRUCTIONS[kind], "completion": "output"}
+            return self._texts()
+        return self._instructions(kind)
+
+    def _texts(self) -> dict[str, Any]:
+        column = self._take("field") or "text"
+        reason = "a long text is truncated here; axolotl splits it into several records"
+        self._row("type", "nearly", "format: text", reason)
+        return {"format": "text", "columns": {"text": column}}
+
+    def _instructions(self, kind: Any) -> dict[str, Any]:
+        style = str(self._take("conversation") or "") if "alpaca" in str(kind) else ""
+        if (columns := columns_of_type(f"{kind}:{style}" if style else str(kind))) is not None:
+            self._row("conversation", "same", "columns: prompt and completion in this style")
+            self._row("type", "same", "columns: prompt and completion as the type writes them")
             return {"format": "prompt_completion", "columns": columns}
-        reason = f"the type {kind} is not known; name the columns with data.columns"
-        self._row("type", "refused", "", reason)
+        self._unknown_type(kind)
         return {}
 
     def _own_prompt(self, kind: Mapping[str, Any]) -> dict[str, Any]:
@@ -292,16 +272,19 @@ class _Dataset:
     def _conversations(self, kind: Any) -> dict[str, Any]:
         found: dict[str, Any] = {"format": "messages"}
         column = str(self._take("field_messages", "messages"))
-        if column not in _CONVERSATIONS:
-            found["columns"] = {"messages": column}
-        verdict = "same" if kind is None or "chat_template" in str(kind) else "nearly"
-        reason = "" if verdict == "same" else "the chat template of the tokenizer is used"
-        self._row("type", verdict, "format: messages", reason)
+        columns = {"messages": column} if column not in _CONVERSATIONS else {}
+        for key, field in (("field_tools", "tools"), ("field_system", "system")):
+            if (name := self._take(key)) is not None:
+                columns |= {field: str(name)} if name != field else {}
+                self._row(key, "same", f"columns: {field}: {name}")
+        if columns:
+            found["columns"] = columns
+        self._own_template(kind)
         self._row("field_messages", "same", f"columns: {shown({'messages': column})}")
         self._message_keys()
         found |= self._roles()
         trained = self._take("roles_to_train")
-        if trained not in (None, ["assistant"], ["gpt"], "assistant"):
+        if trained is not None and not set(listed(trained)) <= _ANSWERING:
             self._row("roles_to_train", "dropped", "", "set data.train_on to one role")
         elif trained is not None:
             self._row("roles_to_train", "same", "train_on: all")
@@ -310,13 +293,28 @@ class _Dataset:
             self._row("train_on_eos", "same" if ends == "turn" else "nearly", "", reason)
         return found
 
+    def _own_template(self, kind: Any) -> None:
+        """Read the template that an entry names itself, as `conversation` or `chat_template`."""
+        key = "conversation" if self._given.get("conversation") else "chat_template"
+        name = str(self._take(key) or "")
+        known = {**AXOLOTL, **_OF_FASTCHAT}.get(name)
+        if known is not None:
+            self._draft.default("data.template", known, f"{self._name}.{key}: {name}")
+            self._row(key, "same", "data.template")
+        elif name and name != "tokenizer_default":
+            self._row(key, "nearly", "", "the chat template of the tokenizer is used")
+        elif name:
+            self._row(key, "no effect", "", "the template of the tokenizer is used")
+        old = known is None and kind is not None and "chat_template" not in str(kind)
+        reason = "the chat template of the tokenizer is used" if old else ""
+        self._row("type", "nearly" if old else "same", "format: messages", reason)
+
     def _message_keys(self) -> None:
         keys = dict(self._take("message_property_mappings") or {})
         for old, name in (("message_field_role", "role"), ("message_field_content", "content")):
             if value := self._take(old):
                 keys[name] = value
-        known = {"role": ("role", "from"), "content": ("content", "value")}
-        unknown = [f"{k}: {v}" for k, v in keys.items() if v not in known.get(k, (k,))]
+        unknown = [f"{k}: {v}" for k, v in keys.items() if v not in MESSAGE_KEYS.get(k, (k,))]
         if unknown:
             reason = f"messages with the keys {', '.join(unknown)} are not read; rename them"
             self._row("message_property_mappings", "refused", "", reason)
@@ -325,6 +323,10 @@ class _Dataset:
 
     def _roles(self) -> dict[str, Any]:
         given = dict(self._take("roles") or {})
+        for key, role in (("field_human", "user"), ("field_model", "assistant")):
+            if (name := self._take(key)) is not None:
+                given[role] = [*listed(given.get(role)), str(name)]
+                self._row(key, "same", f"the role {role}")
         names = {
             name: role
             for role, listed_ in given.items()
@@ -336,10 +338,30 @@ class _Dataset:
             self._row("roles", "same", f"roles: {shown(names)}" if names else known)
         return {"roles": names} if names else {}
 
+    def _plain_preferences(self, kind: Mapping[str, Any]) -> dict[str, Any]:
+        """Return format and columns of answers that are compared without a chat template."""
+        rated = self._draft.values.get("task") == "kto"
+        fields = ("prompt", "completion", "label") if rated else ("prompt", "chosen", "rejected")
+        columns: dict[str, Any] = {}
+        names = {"system": kind.get("field_system") or "system"}
+        for field in fields:
+            own = self._take(f"field_{field}")
+            column = str(kind.get(f"field_{field}") or own or field)
+            self._row(f"field_{field}", "same", f"columns: {field}: {column}")
+            text = _with_columns(str(kind.get(f"{field}_format") or ""), {**names, field: column})
+            if text or column != field:
+                columns[field] = text or column
+        if self._draft.values.get("task") == "reward":
+            self._unknown_type(kind or "of a reward model")
+        self._row("type", "same", "columns: the texts as the type writes them")
+        return {"columns": columns} if columns else {}
+
     def _preferences(
-        self, kind: str, styles: Mapping[str, Mapping[str, dict[str, Any]]]
+        self, kind: Any, styles: Mapping[str, Mapping[str, dict[str, Any]]]
     ) -> dict[str, Any]:
-        family, _, style = kind.partition(".")
+        if isinstance(kind, dict) or kind in (None, "passthrough"):
+            return self._plain_preferences(kind if isinstance(kind, dict) else {})
+        family, _, style = str(kind).partition(".")
         columns: dict[str, Any] = {}
         for key, field in (("field_messages", "prompt"), ("field_chosen", "chosen"),
                            ("field_rejected", "rejected"), ("field_prompt", "prompt")):  # fmt: skip
@@ -352,7 +374,7 @@ class _Dataset:
         roles = self._roles()
         question = styles.get(family, {}).get(style)
         if question is None:
-            self._row("type", "refused", "", f"the type {kind} is not known; use data.columns")
+            self._unknown_type(kind)
             return {}
         columns = question | columns
         if family not in OWN_TEMPLATES:
@@ -371,6 +393,12 @@ class _Dataset:
             self._row(key, "same", "fttui knows the keys of reasoning in messages")
         else:
             self._row(key, "dropped", "", "fttui does not know this key")
+
+    def _unknown_type(self, kind: Any) -> None:
+        reason = f"the type {kind} is not known; name the columns, such as --set {_COLUMNS}"
+        keys = ("data.columns", "data.train")
+        row = KeyOutcome(f"{self._name}.type", shown(kind), "refused", "", reason, keys)
+        self._draft.extend([row])
 
     def _take(self, key: str, default: Any = None) -> Any:
         self._unread.discard(key)

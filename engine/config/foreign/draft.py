@@ -30,6 +30,8 @@ class KeyOutcome:
     """The key of fttui and its value, such as `train.lr: 0.0002`; empty if there is none."""
     reason: str = ""
     """What differs, or why the key is dropped, refused or without effect; empty if all is said."""
+    settled_by: tuple[str, ...] = ()
+    """Keys of fttui that decide the matter if the user sets one of them himself."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ class Imported:
     """Key path of fttui → value, such as `train.lr` → 0.0002."""
     notes: Mapping[str, str]
     """Key path of fttui → the comment on its line in the written file."""
+
+    def settled(self, given: Mapping[str, Any]) -> Imported:
+        """Return it with keys of fttui and values that the user gives, who decides rows by them."""
+        rows = tuple(_settled(row, given) for row in self.rows)
+        values, notes = {**self.values, **given}, {**self.notes, **dict.fromkeys(given, "--set")}
+        return replace(self, rows=rows, values=values, notes=notes)
 
     def of(self, *verdicts: Verdict) -> list[KeyOutcome]:
         """Return the rows with one of these verdicts."""
@@ -90,9 +98,15 @@ class Draft:
         """Note a key that the result of the training does not depend on."""
         self._note(key, "no effect", reason)
 
-    def refused(self, key: str, reason: str) -> None:
-        """Note a key that asks for a training that is not possible here."""
-        self._note(key, "refused", reason)
+    def refused(self, key: str, reason: str, settled_by: str = "") -> None:
+        """Note a key that asks for a training that is not possible here.
+
+        `settled_by` is a key of fttui that the user may set instead, which the reason then says.
+        """
+        if settled_by:
+            reason = f"{reason}; choose another one with --set {settled_by}=…"
+        keys = (settled_by,) if settled_by else ()
+        self._add(KeyOutcome(key, self._shown(key), "refused", "", reason, keys))
 
     def unread(self) -> Iterable[str]:
         """Return the keys with a value other than null for which no row has been added."""
@@ -155,6 +169,13 @@ class Draft:
 
     def _shown(self, key: str) -> str:
         return shown(self.given.get(key)) if key in self.given else ""
+
+
+def _settled(row: KeyOutcome, given: Mapping[str, Any]) -> KeyOutcome:
+    if row.verdict not in ("refused", "dropped"):
+        return row
+    decided = [key for key in row.settled_by if key in given]
+    return replace(row, verdict="nearly", reason=f"--set {decided[0]}") if decided else row
 
 
 def shown(value: Any) -> str:

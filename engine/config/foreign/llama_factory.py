@@ -26,7 +26,7 @@ WITHOUT_EFFECT = keys_by_reason(
             use_fast_tokenizer low_cpu_mem_usage infer_backend cache_dir
             hf_hub_token ms_hub_token om_hub_token print_param_status
             preprocessing_batch_size overwrite_cache buffer_size tokenized_path
-            data_shared_file_system ignore_pad_token_for_loss export_dir export_size
+            data_shared_file_system ignore_pad_token_for_loss export_size
             export_device export_legacy_format do_eval predict_with_generate
             placement_strategy
         """,
@@ -41,6 +41,7 @@ WITHOUT_EFFECT = keys_by_reason(
     }
 )
 REFUSED = {
+    "export_dir": "this file merges an adapter, which fttui export does",
     "do_predict": "fttui trains; it does not predict on a dataset",
     "image_max_pixels": "fttui does not train on images, audio or video",
     "video_max_pixels": "fttui does not train on images, audio or video",

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from .adapters import listed
+from .adapters import MESSAGE_KEYS, listed
 from .draft import Draft, KeyOutcome, number, shown
+from .trainer.intervals import read_eval_source
 
 TABLE = "dataset_info.json"
 REMOTE = "REMOTE:"
@@ -59,7 +60,7 @@ def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
     """
     names = listed(draft.get("dataset"))
     if not names:
-        draft.refused("dataset", "there is no dataset")
+        draft.refused("dataset", "there is no dataset", "data.train")
         return
     found = [_source(draft, "dataset", name, table, folder) for name in names]
     weights = [float(number(one)) for one in listed(draft.get("interleave_probs"))]
@@ -89,9 +90,7 @@ def _read_evaluation(draft: Draft, table: Mapping[str, Any], folder: str) -> Non
     if not first:
         return
     source = _source(draft, "eval_dataset", first, table, folder)
-    draft.same("eval_dataset", "data.eval", source["path"])
-    if "split" in source:
-        draft.values["data.eval_split"] = source["split"]
+    read_eval_source(draft, "eval_dataset", source)
     if others:
         draft.dropped("eval_dataset", "only the first one is evaluated on")
     if draft.get("val_size") is not None:
@@ -102,12 +101,15 @@ def _source(
     draft: Draft, key: str, name: str, table: Mapping[str, Any], folder: str
 ) -> dict[str, Any]:
     entry = table.get(name)
-    row = f"{key}: {name}"
+    row, ours = f"{key}: {name}", "data.train" if key == "dataset" else "data.eval"
     if entry is None and draft.get("dataset_dir") == ONLINE:
         entry = {"hf_hub_url": name}
     if not isinstance(entry, Mapping):
-        reason = f"{TABLE} has no entry of this name; put it beside the file, or in dataset_dir"
-        draft.extend([KeyOutcome(row, name, "refused", "", reason)])
+        reason = (
+            f"{TABLE} has no entry of this name; put it beside the file, or in dataset_dir, or "
+            f"name the data with --set {ours}=FILE"
+        )
+        draft.extend([KeyOutcome(row, name, "refused", "", reason, (ours,))])
         return {"path": name}
     found: dict[str, Any] = {"path": _path(entry, folder)}
     if entry.get("split") and entry["split"] != "train":
@@ -120,7 +122,7 @@ def _source(
     if roles := _roles(entry):
         found["roles"] = roles
     verdict: Any = "refused" if refused else "same"
-    draft.extend([KeyOutcome(row, shown(dict(entry)), verdict, shown(found), refused)])
+    draft.extend([KeyOutcome(row, shown(dict(entry)), verdict, shown(found), refused, (ours,))])
     if entry.get("folder"):
         reason = "the whole dataset is read, not this folder of it"
         draft.extend([KeyOutcome(f"{row}.folder", shown(entry["folder"]), "dropped", "", reason)])
@@ -152,7 +154,7 @@ def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], st
         return _renamed({_FIELDS[field]: one for field, one in known.items()}), ""
     tags = dict(entry.get("tags") or {})
     keys = [tags.get("role_tag", "from"), tags.get("content_tag", "value")]
-    if not set(keys) <= {"from", "role", "value", "content"}:
+    if keys[0] not in MESSAGE_KEYS["role"] or keys[1] not in MESSAGE_KEYS["content"]:
         return {}, f"messages with the keys {', '.join(keys)} are not read; rename them"
     column = given.pop("messages", "conversations")
     named = {_FIELDS.get(field, field): name for field, name in given.items()}

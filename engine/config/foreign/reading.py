@@ -35,9 +35,12 @@ _OWN = {"model", "data", "train"}
 def tool_of(given: Mapping[str, Any]) -> str | None:
     """Return the tool of a configuration by its keys: axolotl, LLaMA-Factory or TRL.
 
-    None for a configuration of fttui, and for keys of no known tool.
+    None for a configuration of fttui, for keys of no known tool, and for what Weights & Biases
+    notes of a run.
     """
     keys = set(given)
+    if any(isinstance(one, Mapping) and set(one) == {"desc", "value"} for one in given.values()):
+        return None
     if keys & _OWN and "model_name_or_path" not in keys and "base_model" not in keys:
         return None
     if "base_model" in keys and keys & _AXOLOTL:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -61,8 +60,8 @@ def _import(options: argparse.Namespace) -> int:
 
     text = read_config(options.config)
     overrides = dict(_flat(parse_override(one) for one in options.overrides))
-    imported = read_foreign(options.config, text, options.task or _task_of(overrides))
-    imported = _with_overrides(imported, overrides)
+    task = options.task or _task_of(overrides)
+    imported = read_foreign(options.config, text, task).settled(overrides)
     for line in table(imported.rows):
         say(line)
     counts = Counter(row.verdict for row in imported.rows if row.key)
@@ -114,13 +113,6 @@ def _task_of(overrides: Mapping[str, Any]) -> str | None:
     if given in _TASKS:
         return str(given)
     return "dpo" if "preference.loss" in overrides else None
-
-
-def _with_overrides(imported: Imported, overrides: Mapping[str, Any]) -> Imported:
-    """Return the imported configuration with the keys and values that `--set` gives."""
-    values = {**imported.values, **overrides}
-    notes = {**imported.notes, **dict.fromkeys(overrides, "--set")}
-    return replace(imported, values=values, notes=notes)
 
 
 def _require_possible(imported: Imported, options: argparse.Namespace) -> None:

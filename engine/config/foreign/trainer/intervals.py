@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from ..draft import Draft, number, shown
@@ -28,6 +29,29 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
         draft.same(key, "data.eval_fraction", float(held_out))
     else:
         draft.default("data.eval_fraction", 0.0, f"default of {tool}")
+
+
+def read_eval_source(draft: Draft, key: str, source: Mapping[str, Any]) -> None:
+    """Read the data that are evaluated on, with the columns and roles of their own.
+
+    These become those of all sources; the sources for training, which must have been read, keep
+    theirs.
+
+    Args:
+        draft: the configuration that is read.
+        key: the key of the other tool that names the data.
+        source: the data, as an entry of `data.train`.
+    """
+    draft.same(key, "data.eval", source["path"])
+    # Without a split the whole of the data is meant, which a file and most datasets call train.
+    draft.default("data.eval_split", source.get("split", "train"), key)
+    train = draft.values.get("data.train")
+    for name in ("columns", "roles"):
+        if name not in source:
+            continue
+        draft.default(f"data.{name}", source[name], f"{name} of {key}")
+        for one in train if isinstance(train, list) else ():
+            one.setdefault(name, {})
 
 
 def leave_out_evaluations(draft: Draft) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ NEAR_OPTIMIZERS = {
     "galore_adamw": ("galore", "it projects all matrices, by train.projection"),
     "apollo_adamw": ("apollo", "it projects all matrices, by train.projection"),
 }
+_PAIR = re.compile(r"(\w+)\s*=\s*([^,\s]+)")
 SCHEDULES = {
     "cosine": "cosine",
     "linear": "linear",
@@ -74,11 +76,16 @@ WITHOUT_EFFECT = keys_by_reason(
             dataloader_drop_last eval_delay batch_eval_metrics prediction_loss_only
             activation_checkpointing eval_do_concat_batches dataloader_in_order
             length_column_name ignore_data_skip past_index local_rank label_names
-            jit_mode_eval
+            jit_mode_eval use_liger max_memory gpu_memory_limit
         """,
     }
 )
 """Keys that do not change the result, and what they are about."""
+_OF_TRACKERS = (
+    *("wandb_", "mlflow_", "comet_", "swanlab_", "trackio_", "tensorboard_", "neptune_"),
+    *("hub_", "push_to_hub", "eval_table_", "hf_mlflow_", "clearml_", "ray_"),
+)
+"""Beginnings of keys that do not change the result, in any version of a tool."""
 REFUSED = {
     "optim_target_modules": "GaLore, APOLLO and LOMO are not supported",
 }
@@ -167,6 +174,8 @@ def read_rest(draft: Draft) -> None:
     for key in list(draft.unread()):
         if draft.get(key) in (False, [], {}, ""):
             draft.without_effect(key, "it is off")
+        elif key.startswith(_OF_TRACKERS):
+            draft.without_effect(key, "what is logged, and where files are uploaded")
         else:
             draft.dropped(key, "fttui does not know this key")
 
@@ -183,9 +192,15 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
         near, reason = NEAR_OPTIMIZERS[name]
         draft.nearly(key, "train.optimizer", near, reason)
     else:
-        draft.refused(key, f"the optimizer {name} is not supported")
-    beta1, beta2 = draft.get("adam_beta1"), draft.get("adam_beta2")
+        draft.refused(key, f"the optimizer {name} is not supported", "train.optimizer")
+    _read_moments(draft)
+    _leave_out_moments(draft)
+
+
+def _read_moments(draft: Draft) -> None:
+    """Read betas and epsilon, also those in `optim_args`, which have precedence."""
     usual = (0.9, 0.999)
+    beta1, beta2 = draft.get("adam_beta1"), draft.get("adam_beta2")
     if beta1 is not None or beta2 is not None:
         betas = [number(beta1 or usual[0]), number(beta2 or usual[1])]
         for beta in ("adam_beta1", "adam_beta2"):
@@ -194,9 +209,17 @@ def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:
     for key in ("adam_epsilon", "adam_eps"):
         if draft.get(key) is not None:
             draft.same(key, "train.epsilon", number(draft.get(key)))
-    if draft.has("optim_args"):
-        draft.dropped("optim_args", "the optimizer takes only betas and epsilon")
-    _leave_out_moments(draft)
+    key = "optim_args"
+    given = draft.get(key) or {}
+    pairs = given if isinstance(given, Mapping) else dict(_PAIR.findall(str(given)))
+    for name, path in (("eps", "train.epsilon"), ("epsilon", "train.epsilon")):
+        if name in pairs:
+            draft.same(key, path, number(pairs[name]))
+    if isinstance(pairs.get("betas"), list):
+        draft.same(key, "train.betas", [number(one) for one in pairs["betas"]])
+    other = sorted(set(pairs) - {"eps", "epsilon", "betas"})
+    if other or (given and not pairs):
+        draft.dropped(key, f"not used: {', '.join(other) or 'its form is not known'}")
 
 
 def _leave_out_moments(draft: Draft) -> None:
@@ -243,7 +266,7 @@ def _read_schedule(draft: Draft, defaults: TrainerDefaults) -> None:
     elif name in SCHEDULES:
         draft.same(key, "train.schedule", SCHEDULES[name])
     else:
-        draft.refused(key, f"the schedule {name} is not supported")
+        draft.refused(key, f"the schedule {name} is not supported", "train.schedule")
     if name == "cosine_with_restarts":
         cycles = int(options.get("num_cycles") or 1)
         draft.default("train.schedule_cycles", cycles, "cycles of cosine_with_restarts")
@@ -260,6 +283,9 @@ def _read_polynomial(draft: Draft, key: str, options: Mapping[str, Any]) -> None
 
 def _read_floor(draft: Draft, options: Mapping[str, Any]) -> None:
     lr = draft.values["train.lr"]
+    key = "cosine_min_lr_ratio"
+    if draft.has(key):
+        draft.same(key, "train.lr_floor", float(number(draft.get(key))))
     floor = options.get("min_lr_rate")
     if floor is None and options.get("min_lr") is not None:
         floor = number(options["min_lr"]) / lr
@@ -319,9 +345,9 @@ def _read_batch(draft: Draft, defaults: TrainerDefaults) -> None:
     else:
         draft.same(key, "train.batch", int(number(draft.get(key))))
     key = "gradient_accumulation_steps"
-    if draft.get(key) is None:
+    if draft.get(key) is None and "train.accumulate" not in draft.values:
         draft.default("train.accumulate", 1, f"default of {defaults.tool}")
-    else:
+    elif draft.get(key) is not None:
         draft.same(key, "train.accumulate", int(number(draft.get(key))))
     for key in ("per_device_eval_batch_size", "eval_batch_size"):
         if draft.get(key) is not None:
@@ -356,7 +382,11 @@ def _read_numbers(draft: Draft) -> None:
 
 def _read_resume(draft: Draft) -> None:
     key = "resume_from_checkpoint"
-    if isinstance(draft.get(key), str) and draft.get(key).lower() not in ("true", "false"):
+    if (
+        draft.has(key)
+        and isinstance(draft.get(key), str)
+        and draft.get(key).lower() not in ("true", "false")
+    ):
         draft.dropped(key, "checkpoints of other tools cannot be resumed")
     for key in ("resume_from_checkpoint", "auto_resume_from_checkpoints"):
         if key in draft.unread():
@@ -385,19 +415,10 @@ def _read_precision(draft: Draft) -> None:
     chosen = [
         key for key in wanted if draft.get(key) not in (None, "auto") and truth(draft.get(key))
     ]
+    decided = any(wanted[key] == "fp16" for key in chosen)
     for key in wanted:
-        value = draft.get(key)
-        if value is None:
-            continue
-        if key == "pure_bf16" and truth(value):
-            reason = "the precision of the adapter is train.adapter_precision"
-            draft.nearly(key, "model.precision", "bf16", reason)
-        elif key in chosen:
-            draft.same(key, "model.precision", wanted[key])
-        elif value == "auto":
-            draft.same(key, "model.precision", "auto")
-        else:
-            draft.without_effect(key, "it is off")
+        if draft.get(key) is not None:
+            _read_switch(draft, key, wanted[key], chosen, decided=decided)
     if (mixed := draft.get("mixed_precision")) is not None:
         form = next((one for one in ("bf16", "fp16") if one in str(mixed)), "fp32")
         draft.same("mixed_precision", "model.precision", form)
@@ -407,3 +428,20 @@ def _read_precision(draft: Draft) -> None:
             draft.same(key, "model.precision", names[draft.get(key)])
         elif draft.get(key) is not None:
             draft.without_effect(key, "the precision of the computation is model.precision")
+
+
+def _read_switch(
+    draft: Draft, key: str, form: str, chosen: Collection[str], *, decided: bool
+) -> None:
+    """Read one of the keys that switch a precision on, off, or leave it to the tool."""
+    if key == "pure_bf16" and key in chosen:
+        reason = "the precision of the adapter is train.adapter_precision"
+        draft.nearly(key, "model.precision", "bf16", reason)
+    elif key in chosen:
+        draft.same(key, "model.precision", form)
+    elif draft.get(key) != "auto":
+        draft.without_effect(key, "it is off")
+    elif decided:
+        draft.without_effect(key, "fp16 is set")
+    else:
+        draft.same(key, "model.precision", "auto")

@@ -154,7 +154,9 @@ def _of_deepspeed(draft: Draft) -> Iterator[tuple[str, str]]:
         draft.differs(key, f"ZeRO {stage} splits gradients and optimizer state; each device has "
                       "all of them here, with the same result")  # fmt: skip
     else:
-        yield key, "FSDP in place of DeepSpeed; values in that file are not read"
+        unknown = "the stage of ZeRO is not known by this name, and taken for 3; "
+        known = "FSDP in place of DeepSpeed; values in that file are not read"
+        yield key, known if stage else unknown + known
 
 
 def _stage(given: Any) -> int | None:

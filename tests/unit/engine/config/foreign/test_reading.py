@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import yaml
 
+from fttui.engine.config.foreign.adapters import MESSAGE_KEYS
 from fttui.engine.config.foreign.draft import Imported
 from fttui.engine.config.foreign.reading import hint_of, read_foreign, tool_of
 from fttui.engine.config.foreign.writing import comments_of, written
@@ -17,6 +18,7 @@ from fttui.engine.config.load import load_config
 from fttui.engine.config.schema import PreferenceConfig, RunConfig
 from fttui.engine.data.reading import first_records
 from fttui.engine.data.records.formats import PreferenceRecord, RatedRecord
+from fttui.engine.data.records.messages import CONTENT_KEYS, ROLE_KEYS
 from fttui.engine.errors import ConfigError
 
 AXOLOTL: dict[str, Any] = {
@@ -625,3 +627,107 @@ def test_tables_of_llama_factory_on_the_hub_and_in_the_file(tmp_path: Path) -> N
     part = {"mine": {"hf_hub_url": "org/d", "folder": "en"}}
     missed = read(tmp_path, LLAMA_FACTORY, dataset="mine", dataset_dir=part)
     assert [row.key for row in missed.of("dropped")] == ["dataset: mine.folder"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "prompts", "answer"),
+    [
+        ("alpaca_w_system.load_open_orca",
+         ["### System:\n{system_prompt}\n### Human:\n{question}\n### Assistant:\n",
+          "### Human:\n{question}\n### Assistant:\n"], "response"),
+        ("context_qa.load_v2", "Context: {context}\nQuestion: {question}\n", "Answer: {answer}"),
+        ("summarizetldr",
+         "USER: Summarize the following article as a TL;DR.\n{article}\nASSISTANT:", "summary"),
+        ("alpaca_chat.load_no_prompt",
+         ["USER: {instruction}\n{input}\nASSISTANT:", "USER: {instruction}\nASSISTANT:"], "output"),
+    ],
+)  # fmt: skip
+def test_types_with_columns_of_their_own(
+    tmp_path: Path, kind: str, prompts: Any, answer: str
+) -> None:
+    imported = read(tmp_path, AXOLOTL, datasets=[{"path": "a.jsonl", "type": kind}])
+    assert not imported.of("refused", "dropped")
+    (source,) = loaded(tmp_path, imported).data.sources
+    assert source.columns == {"prompt": prompts, "completion": answer}
+
+
+def test_a_style_may_follow_the_type_or_be_a_key(tmp_path: Path) -> None:
+    named = read(tmp_path, AXOLOTL, datasets=[{"path": "a", "type": "gpteacher:chatml"}])
+    key = {"path": "a", "type": "alpaca_chat.load_qa", "conversation": "chatml"}
+    for found in (named, read(tmp_path, AXOLOTL, datasets=[key])):
+        prompts = found.values["data.train"][0]["columns"]["prompt"]
+        assert "<|im_start|>user\n" in (prompts if isinstance(prompts, str) else prompts[0])
+    unknown = read(tmp_path, AXOLOTL, datasets=[{"path": "a", "type": "alpaca:unheard"}])
+    assert [row.key for row in unknown.of("refused")] == ["datasets[0].type"]
+
+
+def test_an_entry_may_name_its_template_its_roles_and_its_tools(tmp_path: Path) -> None:
+    entry = {"path": "a", "type": "sharegpt", "conversation": "chatml", "field_human": "asker",
+             "field_model": "answerer", "field_tools": "apis", "field_system": "rules",
+             "roles_to_train": ["assistant", "gpt"]}  # fmt: skip
+    imported = read(tmp_path, AXOLOTL, datasets=[entry])
+    assert not imported.of("refused", "dropped")
+    config = loaded(tmp_path, imported)
+    (source,) = config.data.sources
+    assert source.roles == {"asker": "user", "answerer": "assistant"}
+    assert source.columns == {"tools": "apis", "system": "rules"}
+    assert "im_start" in (config.data.template or "")
+    speakers = {"message_property_mappings": {"role": "speaker", "content": "text"}}
+    named = read(tmp_path, AXOLOTL, datasets=[{"path": "a", "type": "chat_template", **speakers}])
+    assert not named.of("refused")
+
+
+def test_known_keys_of_messages_are_those_that_are_read() -> None:
+    assert set(MESSAGE_KEYS["role"]) <= set(ROLE_KEYS)
+    assert set(MESSAGE_KEYS["content"]) <= set(CONTENT_KEYS)
+
+
+def test_answers_that_are_compared_as_they_are(tmp_path: Path) -> None:
+    own = {"field_prompt": "q", "prompt_format": "[{system}] {prompt}\n", "field_chosen": "good"}
+    found = read(tmp_path, AXOLOTL, rl="dpo", datasets=[{"path": "a", "type": own}])
+    columns = found.values["data.train"][0]["columns"]
+    assert columns == {"prompt": "[{system}] {q}\n", "chosen": "good"}
+    plain = read(tmp_path, AXOLOTL, rl="dpo", datasets=[{"path": "a", "type": "passthrough"}])
+    assert not plain.of("refused", "dropped")
+    assert plain.values["data.train"] == [{"path": "a"}]
+
+
+def test_data_for_evaluations_keep_columns_of_their_own(tmp_path: Path) -> None:
+    chats = {"path": "a.jsonl", "type": "chat_template", "field_messages": "talk"}
+    test = {"path": "b.jsonl", "type": "chat_template", "field_messages": "turns", "split": "dev"}
+    data = loaded(tmp_path, read(tmp_path, AXOLOTL, datasets=[chats], test_datasets=[test])).data
+    assert (data.eval, data.eval_split, data.columns) == ("b.jsonl", "dev", {"messages": "turns"})
+    assert data.sources[0].columns == {"messages": "talk"}
+    other = read(tmp_path, LLAMA_FACTORY, dataset="first", eval_dataset="second", val_size="absent")
+    assert loaded(tmp_path, other).data.columns == {"messages": "talk", "system": "rules"}
+    assert other.values["data.eval_split"] == "train"
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "expected"),
+    [
+        (TRL, {"optim_args": "eps=1e-6"}, {"train.epsilon": 1e-6}),
+        (TRL, {"optim_args": {"eps": 1e-7, "betas": [0.8, 0.9]}}, {"train.betas": [0.8, 0.9]}),
+        (AXOLOTL, {"bf16": "auto", "fp16": True}, {"model.precision": "fp16"}),
+        (AXOLOTL, {"gradient_accumulation_steps": "absent", "batch_size": 8},
+         {"train.accumulate": 4, "train.batch": 2}),
+        (AXOLOTL, {"batch_size": 8}, {"train.accumulate": 4}),
+        (AXOLOTL, {"cosine_min_lr_ratio": 0.1}, {"train.lr_floor": 0.1}),
+        (AXOLOTL, {"wandb_of_a_later_version": "x", "hub_new": 1}, {}),
+        (AXOLOTL, {"resume_from_checkpoint": ""}, {}),
+    ],
+)  # fmt: skip
+def test_what_other_versions_write_is_read(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    imported = read(tmp_path, {**base, **changes})
+    assert not imported.of("refused", "dropped")
+    assert {key: imported.values[key] for key in expected} == expected
+    loaded(tmp_path, imported)
+
+
+def test_a_file_that_merges_and_the_notes_of_a_tracker_are_named(tmp_path: Path) -> None:
+    merge = read(tmp_path, LLAMA_FACTORY, export_dir="merged", dataset="absent")
+    assert any("fttui export" in row.reason for row in merge.of("refused"))
+    notes = {key: {"desc": None, "value": 1} for key in TRL}
+    assert tool_of(notes) is None

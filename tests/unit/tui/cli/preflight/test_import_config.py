@@ -99,3 +99,17 @@ def test_a_trainer_that_only_a_name_tells_is_asked_for(
     assert main([*command, "--set", "preference={loss: orpo}"]) == 0
     config = load_config(out).config
     assert (config.task, config.preference.loss, config.preference.beta) == ("dpo", "orpo", 0.05)
+
+
+def test_what_the_user_sets_settles_what_is_refused(
+    other: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other.write_text(OTHER.replace("chat_template", "own.strategy") + "optimizer: lomo\n")
+    command = ["import", str(other), "--no-check"]
+    assert main(command) == 2
+    assert "--set train.optimizer=…" in capsys.readouterr().err
+    own = "data.columns={prompt: a, completion: b}"
+    assert main([*command, "--set", "train.optimizer=sgd"]) == 2
+    assert main([*command, "--set", "train.optimizer=sgd", "--set", own, "-o", "my.yaml"]) == 0
+    config = load_config(Path("my.yaml")).config
+    assert (config.train.optimizer, config.data.columns["prompt"]) == ("sgd", "a")
