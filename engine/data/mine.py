@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import json
 import re
 import sys
@@ -35,6 +36,8 @@ from .sources import read_rows
 
 _SKIPPED = re.compile(r"Skipped ([\d,]+) potential negatives .* due to the (\w+) of")
 """What sentence-transformers prints about candidates that it left out."""
+_MORE_CANDIDATES = 100
+"""Largest number of candidates to search for beyond the negatives that are asked for."""
 _REASONS = {
     "relative_margin": "their similarity is too near that of the positive (--relative-margin)",
     "absolute_margin": "their similarity is too near that of the positive (--margin)",
@@ -96,12 +99,14 @@ def mine(
     pairs = list(_usable(records, left_out))
     if not pairs:
         raise DataError(f"{options.source}: no pair has both texts, so there is nothing to mine")
-    nearest = _nearest(pairs, model, options, corpus, left_out)
-    rows, found, bare = [], 0, 0
     labelled, matching = _texts_by_label(pairs), _positives_by_anchor(pairs)
+    wanted = options.negatives + _most_refusals(pairs, matching, labelled)
+    nearest = _nearest(pairs, model, options, wanted, corpus, left_out)
+    rows, found, bare = [], 0, 0
     for one in pairs:
         near = nearest.get((one.anchor, one.positive), ())
-        new = list(_kept(one, near, matching[one.anchor.strip()], labelled, left_out))
+        kept = _kept(one, near, matching[one.anchor.strip()], labelled, left_out)
+        new = list(itertools.islice(kept, options.negatives))
         bare += not new
         found += len(new)
         rows.append(_row(one, [*one.negatives, *new]))
@@ -125,10 +130,11 @@ def _nearest(
     pairs: Sequence[PairRecord],
     model: Any,
     options: MineOptions,
+    wanted: int,
     corpus: Sequence[str],
     left_out: Counter[str],
 ) -> Mapping[tuple[str, str], list[str]]:
-    """Return the mined negatives by anchor and positive, the nearest first."""
+    """Return up to `wanted` candidates by anchor and positive, the nearest first."""
     from datasets import Dataset
     from sentence_transformers.util import mine_hard_negatives
 
@@ -141,7 +147,7 @@ def _nearest(
             anchor_column_name="anchor",
             positive_column_name="positive",
             corpus=list(corpus) or None,
-            num_negatives=options.negatives,
+            num_negatives=wanted,
             range_min=options.skip,
             absolute_margin=options.margin,
             relative_margin=options.relative_margin,
@@ -174,6 +180,23 @@ def _positives_by_anchor(pairs: Sequence[PairRecord]) -> Mapping[str, set[str]]:
     for one in pairs:
         found.setdefault(one.anchor.strip(), set()).add(one.positive.strip())
     return found
+
+
+def _most_refusals(
+    pairs: Sequence[PairRecord],
+    matching: Mapping[str, Set[str]],
+    labelled: Mapping[int, Set[str]],
+) -> int:
+    """Return how many candidates of one pair `_kept` may refuse, at most `_MORE_CANDIDATES`.
+
+    So many more are searched for, so that a refused candidate does not cost a negative.
+    """
+    most = 0
+    for one in pairs:
+        same = labelled.get(one.label, set()) if one.label is not None else set()
+        known = {text.strip() for text in one.negatives}
+        most = max(most, len(known | matching[one.anchor.strip()] | same) + 1)
+    return min(most, _MORE_CANDIDATES)
 
 
 def _kept(
@@ -293,12 +316,33 @@ def _lines(options: MineOptions, progress: Progress) -> Iterator[str]:
         yield from said
     with contextlib.redirect_stdout(sys.stderr):
         model = SentenceTransformer(options.model, local_files_only=True)
-    mined = mine(pairs, model, options, corpus)
+    mined = mine_within_memory(pairs, model, options, corpus)
     write_rows(mined.rows, Path(options.out))
+    if any("label" in row for row in mined.rows):
+        yield "labels are written as numbers: equal labels have equal numbers"
     for reason, count in sorted(mined.left_out.items()):
         yield f"left out: {count:,} {reason}"
     none = f"; {mined.bare:,} pairs have none" if mined.bare else ""
     yield f"{options.out}: {len(mined.rows):,} pairs with {mined.found:,} mined negatives{none}"
+
+
+def mine_within_memory(
+    pairs: Sequence[PairRecord], model: Any, options: MineOptions, corpus: Sequence[str]
+) -> Mined:
+    """Return `mine`'s result.
+
+    Raises:
+        DataError: no pair has both texts, or the device's memory does not suffice.
+    """
+    from torch import OutOfMemoryError
+
+    try:
+        return mine(pairs, model, options, corpus)
+    except OutOfMemoryError:
+        raise DataError(
+            f"the device has too little memory for {options.batch} texts per pass; choose fewer "
+            "with --batch"
+        ) from None
 
 
 def main() -> int:

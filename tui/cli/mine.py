@@ -13,6 +13,14 @@ from .options import Commands, say
 from .preflight.extras import require_package
 from .preflight.training_packages import require_training_packages
 
+_RANGES = (
+    ("relative_margin", 0, 1),
+    ("margin", 0, 2),
+    ("max_score", -1, 1),
+    ("min_score", -1, 1),
+)
+"""Smallest and largest value of each limit on a cosine or on a difference of cosines."""
+
 
 def add_commands(commands: Commands) -> None:
     """Register the subcommand `mine` of `fttui`."""
@@ -61,7 +69,7 @@ def _mine(options: argparse.Namespace) -> int:
 
     require_training_packages("fttui mine")
     require_package("sentence_transformers", "fttui mine", extra="embeddings")
-    _refuse(options)
+    refuse_limits(options)
     asked = {
         "source": options.source,
         "out": str(options.out),
@@ -81,7 +89,7 @@ def _mine(options: argparse.Namespace) -> int:
     return 0
 
 
-def _refuse(options: argparse.Namespace) -> None:
+def refuse_limits(options: argparse.Namespace) -> None:
     """Refuse what cannot be mined before a model is loaded.
 
     Raises:
@@ -90,6 +98,18 @@ def _refuse(options: argparse.Namespace) -> None:
     for name, low in (("negatives", 1), ("batch", 1), ("skip", 0)):
         if getattr(options, name) < low:
             raise ConfigError(f"--{name}: got {getattr(options, name)}, expected {low} or more")
+    for name, low, high in _RANGES:
+        value = getattr(options, name)
+        # A comparison with NaN is false, so that NaN is refused as well.
+        if value is not None and not low <= value <= high:
+            flag = name.replace("_", "-")
+            raise ConfigError(f"--{flag}: got {value}, expected a number from {low} to {high}")
+    least, most = options.min_score, options.max_score
+    if least is not None and most is not None and least > most:
+        raise ConfigError(
+            f"--min-score {least} is above --max-score {most}, so that no text would be left; "
+            "exchange them"
+        )
     if not options.model.is_dir():
         raise ConfigError(
             f"--model: {options.model}: no such folder; export one with fttui export RUN --merged"

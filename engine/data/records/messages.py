@@ -21,7 +21,7 @@ TURN_WEIGHT = "loss_weight"
 """Key of a message that was read with the factor on its loss; 1 without it."""
 FACTOR_KEYS = ("weight", TURN_WEIGHT)
 """Keys of a message in the data with a factor on its loss."""
-WEIGHT_KEYS = (*FACTOR_KEYS, "loss", "train", "training", "train_on_turn", "loss_mask")
+WEIGHT_KEYS = (*FACTOR_KEYS, "loss", "train", "training", "train_on_turn", "loss_mask", "learned")
 """Keys of a message that exclude it from the loss with 0 or false."""
 MASK_KEYS = ("mask", "masked", "ignore", "train_detail", "training_detail")
 """Keys with which other tools mask a message or a part of it; their meanings differ."""

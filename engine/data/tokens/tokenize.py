@@ -127,7 +127,7 @@ def tokenize_records(
     reading = _Reading.of(tokenizer, options, findings)
     findings.counted("records", len(records))
     for record in records:
-        note_weight(record, findings)
+        note_weight(record, options.train_on, findings)
     for start in range(0, len(records), CHUNK):
         chunk = records[start : start + CHUNK]
         pairs = [record for record in chunk if isinstance(record, PairRecord)]
@@ -141,15 +141,18 @@ def tokenize_records(
     return examples
 
 
-def note_weight(record: Record, findings: Findings) -> None:
-    """Count a record if its loss, or that of one of its turns, has another weight than 1.
+def note_weight(record: Record, train_on: str, findings: Findings) -> None:
+    """Count a record if its loss, or that of a turn to learn, has another weight than 1.
 
     A record of weight 0, whose own loss does not count, is counted by itself.
     """
     if record.weight == 0:
         findings.note(WEIGHT_ZERO, place_of(record))
         return
-    turns = [one for one in _turns_of(record) if TURN_WEIGHT in one]
+    role = "assistant" if train_on in ("all", "last") else train_on
+    mine = [one for one in _turns_of(record) if one.get("role") == role]
+    learned = mine[-1:] if train_on == "last" else mine
+    turns = [one for one in learned if TURN_WEIGHT in one]
     given = [record.weight, *(one[TURN_WEIGHT] for one in turns)]
     other = [one for one in given if one != 1]
     if other:

@@ -10,7 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from fttui.engine.data.mine import MineOptions, mine, read_corpus, read_pairs, write_rows
+from fttui.engine.data.mine import (
+    MineOptions,
+    mine,
+    mine_within_memory,
+    read_corpus,
+    read_pairs,
+    write_rows,
+)
 from fttui.engine.data.records.formats import PairRecord
 from fttui.engine.errors import DataError
 
@@ -66,7 +73,7 @@ def test_the_nearest_texts_that_do_not_match_become_negatives() -> None:
     assert rows["bbbb"]["negatives"] == ["cccc", "aabbc"], "those of the record stay, first"
     assert rows["bbbb"]["weight"] == 2
     assert rows["cccc"]["label"] == 7
-    assert "negatives" not in rows["cccc"], "the only near text belongs to its label"
+    assert rows["cccc"]["negatives"] == ["hhhg"], "nearer texts belong to its label"
     assert found.left_out["candidates: a pair of the same label has the text"] == 1
     assert found.found == sum(len(row.get("negatives", ())) for row in found.rows) - 1
 
@@ -154,3 +161,26 @@ def test_scored_pairs_are_refused_with_their_place(tmp_path: Path) -> None:
     source.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"s.jsonl:1: the pair has a score"):
         read_pairs(MineOptions(source=str(source), out="x", model="m"), lambda *_: None)
+
+
+def test_a_refused_candidate_costs_no_negative() -> None:
+    """The nearest texts belong to the label of the pair; the next one is found all the same."""
+    records = [
+        pair("aaaa", "aaab", label=1),
+        pair("aaac", "aaad", label=1),
+        pair("aabb", "aabbb"),
+        pair("aacc", "aaccc"),
+    ]
+    first = mined(records, negatives=1, relative_margin=None).rows[0]
+    assert len(first["negatives"]) == 1
+    assert not {"aaac", "aaad"} & set(first["negatives"])
+
+
+def test_too_little_memory_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(Letters, "encode_document", full)
+    monkeypatch.setattr(Letters, "encode_query", full)
+    with pytest.raises(DataError, match="--batch"):
+        mine_within_memory(PAIRS, Letters(), options(), ())

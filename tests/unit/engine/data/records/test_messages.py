@@ -119,10 +119,14 @@ def test_a_turn_of_weight_zero_is_not_learned():
     assert read({**one, "weight": 1}) == (one,)
     assert read({**one, "loss_mask": 0}) == ({**one, "learned": False},)
     assert read({**one, "train_on_turn": False}) == ({**one, "learned": False},)
+    assert read({**one, "learned": False}) == ({**one, "learned": False},)
+    assert read({**one, "learned": True}) == (one,)
     assert read({**one, "weight": "0"}) == ({**one, "learned": False},)
     assert read({**one, "weight": "1.0"}) == (one,)
     with pytest.raises(DataError, match="a weight of 0 or 1"):
         read({**one, "weight": 0.5})
+    with pytest.raises(DataError, match="a learned of 0 or 1"):
+        read({**one, "learned": "no"})
 
 
 def test_thoughts_have_one_name():

@@ -120,11 +120,24 @@ def test_records_of_weight_zero_are_counted_by_themselves() -> None:
     findings = Findings()
     for weight in (0, 0.5, 1):
         record = to_record({"text": "x", "weight": weight}, "text", "a", "a:1")
-        note_weight(record, findings)
+        note_weight(record, "all", findings)
     assert [(one.reason.name, one.count) for one in findings] == [
         ("weighted", 1),
         ("weight-zero", 1),
     ]
+
+
+@pytest.mark.parametrize(
+    ("train_on", "counted"), [("all", True), ("last", False), ("user", False), ("tool", False)]
+)
+def test_only_weights_of_turns_to_learn_are_counted(train_on: str, counted: bool) -> None:
+    first = {"role": "assistant", "content": "a", "weight": 0.5}
+    last = {"role": "assistant", "content": "b"}
+    talk = [TALK[0], first, TALK[0], last]
+    record = to_record({"messages": talk}, "messages", "a", "a:1", MessageRules(weighted=True))
+    findings = Findings()
+    note_weight(record, train_on, findings)
+    assert bool(list(findings)) == counted
 
 
 def text(*ids: int, weights: tuple[float, ...] | None = None) -> TextExample:
