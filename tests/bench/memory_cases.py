@@ -27,7 +27,8 @@ class Case:
     length: int
     batch: int = 1
     sets: dict[str, str] = field(default_factory=dict)
-    capped: bool = False
+    cap_gib: float = 0
+    """Most memory of the process, its context included; 0 is no limit."""
     accumulate: int = 2
     task: str = "sft"
     alone: bool = False
@@ -55,10 +56,10 @@ class Case:
 
 ADAMW = BF16 | ON | {"train.optimizer": "adamw"}
 CASES: tuple[Case, ...] = (
-    Case("lean-2048", "8b", 2048, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
-    Case("lean-2048-graphs", "8b", 2048, 1, LEAN | ON | {"train.fast": "on"}, capped=True,
+    Case("lean-2048", "8b", 2048, 1, LEAN | ON, cap_gib=6, accumulate=4, alone=True),
+    Case("lean-2048-graphs", "8b", 2048, 1, LEAN | ON | {"train.fast": "on"}, cap_gib=6,
          accumulate=4, alone=True),
-    Case("lean-1024", "8b", 1024, 1, LEAN | ON, capped=True, accumulate=4, alone=True),
+    Case("lean-1024", "8b", 1024, 1, LEAN | ON, cap_gib=6, accumulate=4, alone=True),
     Case("plain-2048", "8b", 2048, 1, ADAMW, accumulate=4, alone=True),
     Case("plain-1024", "8b", 1024, 1, ADAMW, accumulate=4, alone=True),
     Case("fast-1b-2048-whole", "1b", 2048, 1, FAST | WHOLE, alone=True),
@@ -67,7 +68,7 @@ CASES: tuple[Case, ...] = (
     Case("fast-8b-1024-whole", "8b", 1024, 1, FAST | WHOLE, alone=True),
     Case("fast-1b-lengths", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True),
     Case("fast-1b-pooled", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, pooled=True),
-    Case("fast-1b-tight", "1b", 1536, 1, FAST | WHOLE, alone=True, varied=True, capped=True),
+    Case("fast-1b-tight", "1b", 1536, 1, FAST | WHOLE, alone=True, varied=True, cap_gib=6),
     Case("fast-1b-fixed", "1b", 2048, 1, FAST | WHOLE, alone=True, varied=True, segments=False),
     Case("trial-1b", "1b", 2048, 1, FP32 | WHOLE | DROP, alone=True),
     Case("load-lean", "1b", 512, 1, LEAN | ON, loaded=True, alone=True),
@@ -111,7 +112,7 @@ CASES: tuple[Case, ...] = (
     Case("1b-512", "1b", 512, 1, BF16 | ON | DROP),
     Case("1b-2048", "1b", 2048, 1, FP32 | ON),
     Case("1b-1024-whole", "1b", 1024, 2, BF16 | WHOLE),
-    Case("lean-4096", "8b", 4096, 1, LEAN | ON | {"train.activations": "host"}, capped=True,
+    Case("lean-4096", "8b", 4096, 1, LEAN | ON | {"train.activations": "host"}, cap_gib=6,
          accumulate=4, alone=True),
 )  # fmt: skip
 """By worth: what does not fit into the time is left out at the end."""

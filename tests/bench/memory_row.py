@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .memory_cases import Case
 
 STEPS = 4
-CAP_BYTES = 6 * GIB
 CONTEXT_BYTES = int(0.88 * GIB)
 """What the context of such a run has grown to at its end, on this generation of cards."""
 
@@ -111,11 +110,11 @@ def rehearse_in_the_pool() -> None:
 
 def hold_to_cap(case: Case, device: str) -> None:
     """From here on this process may take no more than the cap, context included."""
-    if case.capped and device == "cuda":
+    if case.cap_gib and device == "cuda":
         free, total = torch.cuda.mem_get_info()
         # The context still grows as kernels are loaded.
         context = max(total - free - torch.cuda.memory_reserved(), CONTEXT_BYTES)
-        torch.cuda.set_per_process_memory_fraction((CAP_BYTES - context) / total)
+        torch.cuda.set_per_process_memory_fraction((case.cap_gib * GIB - context) / total)
 
 
 def new_run(case: Case, device: str, length: int, folder: Path) -> tuple[Any, Any]:

@@ -26,8 +26,15 @@ SHAPES: dict[str, dict[str, Any]] = {
     "8b": {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
            "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
            "tie_word_embeddings": False},
+    "14b": {"hidden_size": 5120, "intermediate_size": 13824, "num_hidden_layers": 48,
+            "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064,
+            "tie_word_embeddings": False},
+    "32b": {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64,
+            "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064,
+            "tie_word_embeddings": False},
 }  # fmt: skip
-"""Llama-3.2-1B, SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-3B and Llama-3.1-8B, but random."""
+"""Llama-3.2-1B, SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-3B, Llama-3.1-8B, Qwen2.5-14B and
+Qwen2.5-32B, but random."""
 
 
 def random_llama(shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: Any) -> Any:
