@@ -421,8 +421,8 @@ def _announce(start: SessionStart, event_log: EventLog) -> RunStarted:
         task=config.task,
         model=config.model.id,
         total_steps=config.train.steps or 0,
-        micro_batch_size=config.train.batch,
-        accumulation=config.train.accumulate,
+        micro_batch_size=config.train.micro_batch_size,
+        accumulation=config.train.accumulation,
         versions={"fttui": version("fttui"), "torch": version("torch")},
     )
     if int(os.environ.get("RANK", "0")) == 0:

@@ -30,6 +30,14 @@ from .model_files import is_template_text
 from .schema import VERSION, DataSource, RunConfig, Section
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 
+RIVALS = (
+    ("train.steps", "train.epochs"),
+    ("train.epochs", "train.steps"),
+    ("train.accumulate", "train.sequences_per_update"),
+    ("train.sequences_per_update", "train.accumulate"),
+)
+"""Keys that are not given together, and the other key of each."""
+
 
 @dataclass(frozen=True)
 class LoadedConfig:
@@ -327,10 +335,10 @@ def _at(value: Value, place: str) -> Value:
 
 
 def _without_rivals(root: Value, overrides: Sequence[str]) -> Value:
-    """Remove the epochs of the file if overrides set steps but not epochs, and vice versa."""
+    """Remove what the file says against an override, such as its epochs if overrides set steps."""
     parts = (override.partition("=") for override in overrides)
     given = {key.strip(): value.strip() for key, _, value in parts}
-    for key, rival in (("train.steps", "train.epochs"), ("train.epochs", "train.steps")):
+    for key, rival in RIVALS:
         if given.get(key, "null") != "null" and rival not in given:
             root = _insert(root, rival.split("."), Value(None, f"--set {key}={given[key]}"))
     return root

@@ -28,6 +28,8 @@ FAMILIAR = {
     "evals_per_epoch": "eval.per_epoch",
     "fp16": "model.precision",
     "gradient_accumulation_steps": "train.accumulate",
+    "effective_batch_size": "train.sequences_per_update",
+    "global_batch_size": "train.sequences_per_update",
     "gradient_checkpointing": "train.activation_checkpointing",
     "learning_rate": "train.lr",
     "load_in_4bit": "model.quantize",

@@ -28,23 +28,27 @@ class StepPlan:
 def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -> StepPlan:
     """Plan a run over `train_examples` records (None: unknown) on `world_size` ranks.
 
-    An unknown number needs `train.steps`. With neither steps nor epochs it is one epoch.
+    An unknown number needs `train.steps`. With neither steps nor epochs it is one epoch. An epoch
+    has whole steps if `train.sequences_per_update` is given, so that they do not depend on the
+    micro-batch.
 
     Raises:
         ConfigError: The records do not fill one optimizer step.
     """
     train = config.train
-    samples_per_step = train.batch * train.accumulate * world_size
+    samples_per_step = train.micro_batch_size * train.accumulation * world_size
     if train_examples is not None and train_examples < samples_per_step:
         raise ConfigError(
             f"one optimizer step takes {examples_text(config, samples_per_step)} "
-            f"(train.batch {train.batch} × train.accumulate {train.accumulate} × {world_size} "
-            f"{'device' if world_size == 1 else 'devices'}), but there are only "
-            f"{train_examples:,} to train on; lower train.accumulate or train.batch, or add data"
+            f"({_factors(config, world_size)}), but there are only {train_examples:,} to train on; "
+            f"{_lower(config)}, or add data"
         )
     steps_per_epoch = math.inf
     if train_examples is not None:
-        steps_per_epoch = train_examples // (train.batch * world_size) / train.accumulate
+        micro_batches = train_examples // (train.micro_batch_size * world_size)
+        steps_per_epoch = micro_batches / train.accumulation
+        if train.sequences_per_update is not None:
+            steps_per_epoch = float(train_examples // samples_per_step)
     steps = train.steps or max(1, round((train.epochs or 1.0) * steps_per_epoch))
     return StepPlan(
         steps=steps,
@@ -53,6 +57,23 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
         warmup_steps=warmup_steps(train.warmup, steps),
         samples_per_step=samples_per_step,
     )
+
+
+def _factors(config: RunConfig, world_size: int) -> str:
+    """Return the numbers that make up an optimizer step."""
+    train = config.train
+    if train.sequences_per_update is not None:
+        return f"train.sequences_per_update {train.sequences_per_update}"
+    devices = f"{world_size} {'device' if world_size == 1 else 'devices'}"
+    return (
+        f"train.batch {train.micro_batch_size} × train.accumulate {train.accumulation} × {devices}"
+    )
+
+
+def _lower(config: RunConfig) -> str:
+    if config.train.sequences_per_update is not None:
+        return "lower train.sequences_per_update"
+    return "lower train.accumulate or train.batch"
 
 
 def examples_text(config: RunConfig, count: int) -> str:

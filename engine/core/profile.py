@@ -289,7 +289,8 @@ def _on_work(found: StepsProfiled, setting: ProfileContext) -> Iterable[str]:
     if share.get("dequantization", 0) > _MUCH_DEQUANTIZATION and setting.accumulate > 1:
         yield (
             f"{share['dequantization']:.0%} of the busy time dequantizes 4-bit weights, once per "
-            "micro-batch: raise train.batch and lower train.accumulate to do it less often"
+            "micro-batch: raise train.batch and lower train.accumulate to do it less often, or set "
+            "train.batch: auto with train.sequences_per_update"
         )
     if share.get("optimizer", 0) > _MUCH_UPDATE:
         yield (

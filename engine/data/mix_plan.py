@@ -60,7 +60,7 @@ def mix_schedule(config: RunConfig, mix: Mix | None, steps: int) -> MixSchedule 
     """
     if len(config.data.sources) < 2:
         return None
-    each = config.train.accumulate
+    each = config.train.accumulation
     phases = phases_of(config, mix, steps)
     return MixSchedule(
         tuple(config.data.source_names),

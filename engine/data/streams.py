@@ -171,7 +171,7 @@ def stream_batches(
     return StreamedBatches(
         rows,
         tokenize,
-        config.train.batch,
+        config.train.micro_batch_size,
         rank,
         world_size,
         findings=found_in_rows,

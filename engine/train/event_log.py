@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from ..core.lifecycle import check_transition
 from ..protocol.events import AnyEvent, LogEmitted, ProgressMade, StateChanged
@@ -43,6 +43,15 @@ class EventLog:
     def folder_losses(self) -> int:
         """Return how often the run folder or its checkpoints were removed; 0 except on rank 0."""
         return self._journal_writer.folder_losses if self._journal_writer else 0
+
+    @property
+    def listeners(self) -> tuple[Callable[[AnyEvent], None], ...]:
+        """The registered functions, to return to with `restore_listeners`."""
+        return tuple(self._listeners)
+
+    def restore_listeners(self, known: Sequence[Callable[[AnyEvent], None]]) -> None:
+        """Forget the functions that were registered after `known` was read."""
+        self._listeners = list(known)
 
     def listen(self, listener: Callable[[AnyEvent], None]) -> None:
         """Register a function that this rank calls with every event."""

@@ -78,12 +78,13 @@ def _batches(setup: Setup) -> Batches:
         return stream_batches(config, setup.loaded.tokenizer, rank, ranks, limits)
     stream = BatchStream(
         examples.per_epoch,
-        train.batch,
-        train.accumulate,
+        train.micro_batch_size,
+        train.accumulation,
         place.rank,
         place.world_size,
         train.seed,
         examples.mix,
+        whole_steps=train.sequences_per_update is not None,
     )
     return InMemoryBatches(examples.train, stream)
 

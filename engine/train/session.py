@@ -9,9 +9,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from ..config.load import read_resolved
+from ..config.load import dump_config, read_resolved
 from ..config.memory.contrastive_candidates import candidate_facts
 from ..config.memory.estimate import MemoryEstimate
+from ..config.memory.micro_batch import smaller_micro_batch
 from ..config.schema import RunConfig
 from ..config.step_plan import in_steps, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
@@ -75,6 +76,9 @@ def train(
 ) -> SessionOutcome:
     """Load the run and train it on every rank; return how it ended, or raise an `FttuiError`.
 
+    If the longest batch does not fit into the memory at the first start of the run, and smaller
+    ones are the same training, everything is loaded again for these.
+
     Args:
         start: run folder, history and launch options that the session starts from.
         started: the event that was journaled before loading.
@@ -83,6 +87,50 @@ def train(
         signals: counts stop requests from outside.
     """
     identity = hash_content(start, started.incarnation, place, event_log)
+    known, divided = event_log.listeners, ""
+    while True:
+        try:
+            return _train(start, started, place, event_log, signals, identity, divided)
+        except memory_probe.MicroBatchTooLarge as error:
+            smaller = error.smaller
+        # The error kept everything alive that was built for the larger micro-batch.
+        event_log.restore_listeners(known)
+        memory_probe.free_unused(place.device)
+        started, divided = divide_further(start.run, started, smaller, event_log)
+
+
+def divide_further(
+    run: RunDirectory, started: RunStarted, smaller: int, event_log: EventLog
+) -> tuple[RunStarted, str]:
+    """Keep a smaller micro-batch in the configuration of the run, for its resumes, too.
+
+    Returns:
+        The start event with the smaller micro-batch, and the text that tells of the larger one.
+    """
+    config = read_resolved(run.config)
+    larger = config.train.micro_batch_size
+    config = replace(config, train=replace(config.train, batch=smaller))
+    run.write(run.config, dump_config(config).encode())
+    text = f"{larger} at once did not fit in memory when they were tried"
+    event_log.log("warning", f"train.batch: {smaller} instead of {larger}, because {text}")
+    accumulation = config.train.accumulation
+    return replace(started, micro_batch_size=smaller, accumulation=accumulation), text
+
+
+def _train(
+    start: SessionStart,
+    started: RunStarted,
+    place: RankPlace,
+    event_log: EventLog,
+    signals: StopSignals,
+    identity: RunIdentity | None,
+    divided: str,
+) -> SessionOutcome:
+    """Load and train the run once.
+
+    Raises:
+        MicroBatchTooLarge: the longest batch does not fit, and smaller ones are the same training.
+    """
     setup = load(start, place, event_log)
     trainer = build_hf_trainer(setup, start, event_log)
     monitor = monitor_of(setup, start, trainer, event_log)
@@ -113,7 +161,9 @@ def train(
     session = ControlledSession(parts)
 
     def begin() -> None:
-        facts = facts_before(setup, trainer, planned, parts.memory_plan)
+        first = start.history.newest is None
+        facts = facts_before(setup, trainer, planned, parts.memory_plan, may_divide=first)
+        facts |= division_fact(setup.config, divided)
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
@@ -123,7 +173,11 @@ def train(
 
     if start.lr_range is not None:
         LrRangeTest(start.lr_range, event_log, control.demand)
-    run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
+    try:
+        run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
+    except memory_probe.MicroBatchTooLarge:
+        queue.close()
+        raise
     return session.conclude()
 
 
@@ -203,7 +257,7 @@ def begin_with_inputs(
 ) -> None:
     """Initialize the adapter by the activations for the first `EVA_BATCHES` batches of training."""
     collate = collator(config, loaded, packed=config.data.packing)
-    size, names = max(config.train.batch, 2), ("input_ids", "attention_mask", "labels")
+    size, names = max(config.train.micro_batch_size, 2), ("input_ids", "attention_mask", "labels")
     train = kept_in(examples.train, config.data.kept_out)
     chosen = [train[n : n + size] for n in range(0, len(train), size)]
     batches = [collate(one) for one in chosen[:EVA_BATCHES]]
@@ -302,7 +356,7 @@ def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:
         source=trainer.data,
         set_lr=trainer.set_lr,
         describe=SamplePreview(setup.loaded.tokenizer).of,
-        accumulate=config.train.accumulate,
+        accumulate=config.train.accumulation,
         in_batch_negatives=config.contrastive.kind in ("infonce", "pairwise", "triplet"),
     )
 
@@ -352,12 +406,39 @@ def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
     return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")
 
 
+def division_fact(config: RunConfig, divided: str) -> dict[str, str]:
+    """Return how the sequences of an update are divided, if their number is configured.
+
+    Args:
+        config: the configuration of the run.
+        divided: why the micro-batch is smaller than planned; empty if it is not.
+    """
+    train = config.train
+    if train.sequences_per_update is None:
+        return {}
+    text = f"{train.micro_batch_size} of {train.sequences_per_update} sequences per update"
+    return {"micro-batch": f"{text}; {divided}" if divided else text}
+
+
 def facts_before(
-    setup: Setup, trainer: Any, planned: MemoryEstimate | None, plan: MemoryPlanCheck | None
+    setup: Setup,
+    trainer: Any,
+    planned: MemoryEstimate | None,
+    plan: MemoryPlanCheck | None,
+    *,
+    may_divide: bool,
 ) -> dict[str, str]:
     """Return the facts to show before the first step; runs the memory probe if possible.
 
+    Args:
+        setup: the loaded run.
+        trainer: its trainer.
+        planned: the memory estimate; None without one.
+        plan: compares the steps of the run with the estimate.
+        may_divide: whether no step depends on the micro-batch yet.
+
     Raises:
+        MicroBatchTooLarge: the longest batch does not fit, and smaller ones are the same training.
         ModelError: the longest batch does not fit into the memory of the GPU.
     """
     config, place, examples = setup.config, setup.place, setup.examples
@@ -371,7 +452,12 @@ def facts_before(
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)
-    return facts | memory_probe.try_longest(config, trainer, examples.train, collate, planned, plan)
+    smaller = None
+    if may_divide and planned is not None:
+        smaller = smaller_micro_batch(config, mixture=planned.architecture.mixture is not None)
+    return facts | memory_probe.try_longest(
+        config, trainer, examples.train, collate, planned, plan, smaller=smaller
+    )
 
 
 def describe(

@@ -144,8 +144,8 @@ def _started(config: RunConfig, trainer: str) -> RunStarted:
         task=trainer,
         model=config.model.id,
         total_steps=train.steps or 0,
-        micro_batch_size=train.batch,
-        accumulation=train.accumulate,
+        micro_batch_size=train.micro_batch_size,
+        accumulation=train.accumulation,
         versions={"fttui": version("fttui"), "torch": version("torch")},
         script=command_line(),
     )

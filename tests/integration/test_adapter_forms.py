@@ -51,7 +51,7 @@ def plain_losses(run: RunDirectory, model: Any) -> list[float]:
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=setup.config.train.lr, weight_decay=0.0)
     for _ in range(setup.plan.steps):
-        batches = source.fetch(setup.config.train.accumulate)
+        batches = source.fetch(setup.config.train.accumulation)
         tokens = sum(int((one["labels"][:, 1:] >= 0).sum()) for one in batches)
         total = 0.0
         for batch in batches:

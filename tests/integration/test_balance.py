@@ -28,7 +28,8 @@ def test_dpo_equals_plain_training_with_the_balance(tmp_path: Path) -> None:
     run = started(tmp_path, "dpo", train__router_aux_loss=WEIGHT)
     played = play(run)
     config = parse_resolved(run.config.read_text())
-    micro_batches, pairs = config.train.accumulate, config.train.batch * config.train.accumulate
+    micro_batches = config.train.accumulation
+    pairs = config.train.micro_batch_size * micro_batches
 
     def loss_of(model: Any, batch: Any) -> torch.Tensor:
         with torch.no_grad(), model.disable_adapter():

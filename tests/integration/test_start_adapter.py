@@ -74,7 +74,7 @@ def plain_steps(run: RunDirectory, loss_of: Any, setup: Any | None = None) -> li
     found = []
     for _ in range(setup.plan.steps):
         total = 0.0
-        for batch in source.fetch(config.train.accumulate):
+        for batch in source.fetch(config.train.accumulation):
             loss = loss_of(model, batch)
             loss.backward()
             total += loss.item()
@@ -107,7 +107,7 @@ def test_dpo_after_sft_has_the_start_as_its_reference(sft: RunDirectory, tmp_pat
         with torch.no_grad():
             before = log_probs(reference, batch)
         chosen, rejected = (log_probs(model, batch) - before).chunk(2)
-        pairs = config.train.batch * config.train.accumulate
+        pairs = config.train.micro_batch_size * config.train.accumulation
         return -F.logsigmoid(config.preference.beta * (chosen - rejected)).sum() / pairs
 
     assert list(played.losses().values()) == pytest.approx(plain_steps(run, dpo), abs=2e-5)
@@ -169,7 +169,7 @@ def plain_steps_mean(run: RunDirectory, summed: Any) -> list[float]:
     """Losses of plain steps as means over the labelled tokens of each step."""
     setup = setup_of(run)
     source = build_source(setup)
-    batches = source.fetch(setup.config.train.accumulate)
+    batches = source.fetch(setup.config.train.accumulation)
     tokens = sum(int((batch["labels"][:, 1:] >= 0).sum()) for batch in batches)
     return plain_steps(run, lambda model, batch: summed(model, batch) / tokens)
 

@@ -416,7 +416,7 @@ def plain_losses(run: RunDirectory, device: str) -> list[float]:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=config.train.lr, weight_decay=0.0)
     return [
-        _plain_step(model, source.fetch(config.train.accumulate), optimizer, device)
+        _plain_step(model, source.fetch(config.train.accumulation), optimizer, device)
         for _ in range(setup.plan.steps)
     ]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..schema import RunConfig
+from .batch import check_batch
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .machine import check_experts, check_hardware, check_model, check_vision
 from .objective import OBJECTIVE
@@ -25,6 +26,7 @@ __all__ = [
     "HUB_FILE",
     "Problem",
     "broken_links_of_pattern",
+    "check_batch",
     "check_config",
     "check_experts",
     "check_hardware",
@@ -43,5 +45,5 @@ __all__ = [
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Return the contradictions within a configuration, whatever machine it runs on."""
-    checks = (*OBJECTIVE, *DATA, *TRAINING, check_sharding)
+    checks = (check_batch, *OBJECTIVE, *DATA, *TRAINING, check_sharding)
     return [problem for check in checks for problem in check(config)]

@@ -95,7 +95,7 @@ def _check_packing(config: RunConfig) -> Iterator[Problem]:
             "got true, but packed rows support only next-token training; set data.packing: false, "
             "or task: sft with contrastive.kind: off",
         )
-    if config.model.attention == "flash_attention_2" and config.train.batch > 1:
+    if config.model.attention == "flash_attention_2" and config.train.micro_batch_size > 1:
         yield Problem(
             "train.batch",
             f"got {config.train.batch}, but flash_attention_2 separates packed records only when a "

@@ -69,7 +69,7 @@ def _check_candidates(config: RunConfig) -> Iterator[Problem]:
         return
     if not contrastive.in_batch:
         key, cure = "contrastive.in_batch", "set contrastive.in_batch: true"
-    elif config.train.accumulate > 1:
+    elif config.train.accumulation > 1:
         key = "contrastive.cross_accumulation"
         cure = f"set {key}: on, which takes candidates from the whole step"
     else:

@@ -129,7 +129,12 @@ def likely_size(facts: DataFacts) -> Size:
 def fitting_size(
     facts: DataFacts, config: RunConfig, architecture: Architecture, hardware: Hardware
 ) -> Size | None:
-    """Return the first size whose memory fits even by the high estimate; None if none does."""
+    """Return the first size whose memory fits even by the high estimate; None if none does.
+
+    Where the run chooses its micro-batch itself, the size has the one that it would choose.
+    """
+    if config.train.batch == "auto":
+        return _divided_size(facts, config, architecture, hardware)
     for one in sizes(facts):
         found = fit(sized(config, one), architecture, hardware)
         if found.fits and found.estimate.high <= found.free_bytes:
@@ -137,10 +142,23 @@ def fitting_size(
     return None
 
 
+def _divided_size(
+    facts: DataFacts, config: RunConfig, architecture: Architecture, hardware: Hardware
+) -> Size | None:
+    for length in lengths(facts):
+        data = replace(config.data, max_length=length)
+        found = fit(replace(config, data=data), architecture, hardware)
+        if found.fits and found.estimate.high <= found.free_bytes:
+            train = found.config.train
+            return Size(length, train.micro_batch_size, train.accumulation)
+    return None
+
+
 def sized(config: RunConfig, size: Size) -> RunConfig:
     """Return the configuration with another size."""
     data = replace(config.data, max_length=size.max_length)
-    train = replace(config.train, batch=size.batch, accumulate=size.accumulate)
+    parts = {"batch": size.batch, "accumulate": size.accumulate, "sequences_per_update": None}
+    train = replace(config.train, **parts)
     return replace(config, data=data, train=train)
 
 

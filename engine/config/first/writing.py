@@ -71,7 +71,6 @@ Rows = list[tuple[str, Any, str]]
 def _sections(first: First) -> Iterator[tuple[str, Rows]]:
     facts, size = first.facts, first.size
     cuda = first.hardware.kind == "cuda"
-    together = size.batch * size.accumulate
     every = interval(facts, size)
     yield (
         "",
@@ -102,8 +101,7 @@ def _sections(first: First) -> Iterator[tuple[str, Rows]]:
         "train",
         [
             ("epochs", epochs(facts.records), "passes over the data"),
-            ("batch", size.batch, "records per micro-batch"),
-            ("accumulate", size.accumulate, f"micro-batches per step: {together} in all"),
+            *_batch_rows(facts, size),
             ("lr", learning_rate(facts.task), "peak learning rate; change it live with: lr scale"),
             ("warmup", 0.03, "share of the steps"),
             ("optimizer", "paged_adamw_8bit" if cuda else "adamw", "docs/configuration.md: others"),
@@ -111,6 +109,20 @@ def _sections(first: First) -> Iterator[tuple[str, Rows]]:
     )
     yield ("eval", [("every", every, "steps")])
     yield ("checkpoint", [("every", every, "steps"), ("keep", 3, "older ones are removed")])
+
+
+def _batch_rows(facts: DataFacts, size: Size) -> Rows:
+    """Return the records of an optimizer step: contrastive ones depend on their micro-batch."""
+    together = size.batch * size.accumulate
+    if facts.task == "contrastive":
+        return [
+            ("batch", size.batch, "records per micro-batch"),
+            ("accumulate", size.accumulate, f"micro-batches per step: {together} in all"),
+        ]
+    return [
+        ("batch", "auto", f"micro-batches as memory allows: {size.batch} here"),
+        ("sequences_per_update", together, "records per optimizer step"),
+    ]
 
 
 def _data_rows(facts: DataFacts, size: Size) -> Rows:

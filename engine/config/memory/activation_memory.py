@@ -205,7 +205,7 @@ class MicroBatchShape:
             arch.hidden, arch.intermediate, arch.layers, self._whole
         )
         own = self.tokens * self.number * per_token
-        return min(max(1, KEPT_GRAPH_BYTES // own), train.accumulate - (train.ranks > 1))
+        return min(max(1, KEPT_GRAPH_BYTES // own), train.accumulation - (train.ranks > 1))
 
     def _kept_graph(self) -> float:
         """Return the bytes of one kept graph, with the input and output of the last norm."""

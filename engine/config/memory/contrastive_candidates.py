@@ -12,7 +12,9 @@ still makes the task notably harder there, and retrieval models are trained with
 
 def pairs_at_once(config: RunConfig) -> int:
     """Return the number of pairs in one micro-batch of all ranks that share candidates."""
-    return config.train.batch * (config.train.ranks if config.contrastive.cross_device else 1)
+    return config.train.micro_batch_size * (
+        config.train.ranks if config.contrastive.cross_device else 1
+    )
 
 
 def hard_negatives_used(config: RunConfig) -> int:
@@ -30,7 +32,7 @@ def uses_gradcache(config: RunConfig) -> bool:
     `cosine`, which compares no pairs with each other.
     """
     contrastive = config.contrastive
-    if config.task != "contrastive" or config.train.accumulate == 1 or not contrastive.in_batch:
+    if config.task != "contrastive" or config.train.accumulation == 1 or not contrastive.in_batch:
         return False
     if contrastive.kind == "cosine":
         return False
@@ -43,7 +45,7 @@ def pairs_compared(config: RunConfig) -> int:
     """Return the number of pairs from which an anchor's candidates come, its own included."""
     if not config.contrastive.in_batch or config.contrastive.kind == "cosine":
         return 1
-    return pairs_at_once(config) * (config.train.accumulate if uses_gradcache(config) else 1)
+    return pairs_at_once(config) * (config.train.accumulation if uses_gradcache(config) else 1)
 
 
 def candidate_facts(config: RunConfig) -> dict[str, str]:
@@ -56,8 +58,8 @@ def candidate_facts(config: RunConfig) -> dict[str, str]:
     ahead = uses_gradcache(config)
     ranks = config.train.ranks if config.contrastive.cross_device else 1
     parts = [
-        f"batch of {config.train.batch}",
-        f"{config.train.accumulate} micro-batches (GradCache)" if ahead else "",
+        f"batch of {config.train.micro_batch_size}",
+        f"{config.train.accumulation} micro-batches (GradCache)" if ahead else "",
         f"{ranks} devices" if ranks > 1 else "",
     ]
     origin = " × ".join(part for part in parts if part)

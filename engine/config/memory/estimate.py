@@ -364,7 +364,7 @@ def sequences_per_micro_batch(config: RunConfig) -> int:
     A pair of task contrastive has two, and one for each of its hard negatives.
     """
     if config.task in ("dpo", "reward"):
-        return config.train.batch * 2
+        return config.train.micro_batch_size * 2
     if config.task != "contrastive":
-        return config.train.batch
-    return config.train.batch * (2 + hard_negatives_used(config))
+        return config.train.micro_batch_size
+    return config.train.micro_batch_size * (2 + hard_negatives_used(config))

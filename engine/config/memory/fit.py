@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from dataclasses import replace as replace_fit
 
 from msgspec.structs import replace
 
@@ -13,6 +14,15 @@ from ..schema import RunConfig
 from .architecture import Architecture
 from .estimate import GIB, MemoryEstimate, estimate_memory
 from .hardware import Hardware
+from .micro_batch import (
+    BALANCED,
+    CPU_TOKENS,
+    balances_experts,
+    divided_text,
+    micro_batch_sizes,
+    reasonable_on_cpu,
+    work_of_update,
+)
 
 SPARE = 0.1
 """Share of the free memory that is not used for keeping activations: it is left for evaluations,
@@ -31,8 +41,8 @@ class Fit:
     """A run as it would be started on this hardware, and the memory it needs."""
 
     config: RunConfig
-    """The configuration with `train.memory`, `activations` and `activation_checkpointing` decided,
-    and with `fast: off` if graphs would not fit."""
+    """The configuration with `train.batch`, `memory`, `activations` and `activation_checkpointing`
+    decided, and with `fast: off` if graphs would not fit."""
     estimate: MemoryEstimate
     free_bytes: int
     """Free memory of the fullest device of the run; on a CPU the share of one rank."""
@@ -40,6 +50,8 @@ class Fit:
     """Settings that were chosen so that the run fits."""
     faster: tuple[str, ...] = ()
     """Settings that were chosen because there is free memory."""
+    divided: str = ""
+    """The micro-batch that was chosen for `train.batch: auto`, with the reason."""
 
     @property
     def fits(self) -> bool:
@@ -55,7 +67,12 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     fit by the likely estimate either, the smallest alternative is chosen if it does. If none is
     chosen, `activation_checkpointing: auto` keeps the activations of as many layers as fit. On a
     CPU no alternative is tried, and this setting recomputes all layers.
+
+    `train.batch: auto` never needs such an alternative: these are decided for a single sequence,
+    and stay for larger micro-batches.
     """
+    if config.train.batch == "auto":
+        return _with_micro_batch(config, arch, hardware)
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
     plain = estimate_memory(settled, arch, hardware.kind, bf16=hardware.bf16)
@@ -66,6 +83,38 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
         return _keep_activations(settled, plain, free)
     return Fit(settled, plain, free)
+
+
+def _with_micro_batch(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
+    """Return the run with the micro-batch whose optimizer step is the least work and surely fits.
+
+    It is the largest that fits, unless that one would have to recompute so many layers that a
+    smaller one is faster. `SPARE` of the free memory stays free, except with a single sequence.
+    """
+    balanced = balances_experts(config, mixture=arch.mixture is not None)
+    sizes = micro_batch_sizes(config)[: 1 if balanced else None]
+    first = best = fit(_with_train(config, batch=sizes[0]), arch, hardware)
+    base = first.config if first.chosen else config
+    refused: dict[int, str] = {}
+    for size in sizes[1:]:
+        found = fit(_with_train(base, batch=size), arch, hardware)
+        if found.chosen or found.estimate.high > found.free_bytes * (1 - SPARE):
+            refused[size] = "would not fit in memory"
+            break
+        if hardware.kind == "cpu" and not reasonable_on_cpu(found.config):
+            refused[size] = f"have more than {CPU_TOKENS:,} tokens, which a CPU gains little from"
+            break
+        if work_of_update(found.config, arch.layers) <= work_of_update(best.config, arch.layers):
+            best = found
+        else:
+            refused[size] = "would fit, but recompute more layers, which is slower"
+    larger = next((f"{n} {why}" for n, why in refused.items() if n > _batch(best)), "")
+    larger = BALANCED if balanced else larger
+    return replace_fit(best, chosen=first.chosen, divided=divided_text(best.config, larger))
+
+
+def _batch(found: Fit) -> int:
+    return found.config.train.micro_batch_size
 
 
 def _again(estimate: MemoryEstimate, config: RunConfig) -> MemoryEstimate:
@@ -258,10 +307,7 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
     )
     yield lambda c: "Set train.whole_layers: 0", lambda c: _with_train(c, whole_layers=0)
     yield lambda c: "Set model.attention: auto", lambda c: _with_model(c, attention="auto")
-    yield (
-        lambda c: f"Set train.batch: 1 and train.accumulate: {c.train.accumulate} (same gradient)",
-        _one_at_a_time,
-    )
+    yield _one_at_a_time_text, _one_at_a_time
     yield (
         lambda c: "Set train.strategy: fsdp (the same result, more traffic between the devices)",
         lambda c: _split(c, arch),
@@ -333,8 +379,16 @@ def _one_at_a_time(config: RunConfig) -> RunConfig:
     """Accumulate instead of batching, but not in task contrastive: a batch may give negatives."""
     if config.task == "contrastive":
         return config
-    accumulate = config.train.accumulate * config.train.batch
+    if config.train.sequences_per_update is not None:
+        return _with_train(config, batch=1)
+    accumulate = config.train.accumulation * config.train.micro_batch_size
     return _with_train(config, batch=1, accumulate=accumulate)
+
+
+def _one_at_a_time_text(config: RunConfig) -> str:
+    if config.train.sequences_per_update is not None:
+        return "Set train.batch: 1 (same gradient)"
+    return f"Set train.batch: 1 and train.accumulate: {config.train.accumulation} (same gradient)"
 
 
 def _shorter(config: RunConfig) -> RunConfig:
@@ -347,9 +401,10 @@ def _fewer_pairs(config: RunConfig) -> RunConfig:
 
     At least two pairs remain, because a single one may have no negative.
     """
-    if config.task != "contrastive" or config.train.batch < 4:
+    batch = config.train.micro_batch_size
+    if config.task != "contrastive" or batch < 4:
         return config
-    return _with_train(config, batch=config.train.batch // 2)
+    return _with_train(config, batch=batch // 2)
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:

@@ -13,9 +13,17 @@ from msgspec.structs import replace as with_fields
 
 from ...errors import FttuiError, ModelError
 from ..adapter.files import why_only_an_adapter
-from ..checks import Problem, check_experts, check_model, check_quantized, check_vision, require
+from ..checks import (
+    Problem,
+    check_batch,
+    check_experts,
+    check_model,
+    check_quantized,
+    check_vision,
+    require,
+)
 from ..load import LoadedConfig, with_config
-from ..schema import RunConfig
+from ..schema import RunConfig, TrainConfig
 from ..sections.model import PACKAGE_MODEL
 from .architecture import Architecture, MixtureOfExperts, read_architecture, read_settings
 from .fit import Fit, fit, too_large
@@ -126,9 +134,16 @@ def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | No
 def with_earlier_decisions(loaded: LoadedConfig, earlier: RunConfig) -> LoadedConfig:
     """Return the configuration with its `auto` settings as the run decided them at its first start.
 
-    Deciding them again could give another model, such as one whose head is quantized.
+    Deciding them again could give another model, such as one whose head is quantized, or other
+    micro-batches than those in which positions in the data are counted.
+
+    Raises:
+        ConfigError: The earlier micro-batch does not divide the sequences of an update that are
+            configured now.
     """
     train, before = loaded.config.train, earlier.train
+    if train.batch == "auto":
+        train = _divided_as(loaded, earlier)
     memory = before.memory if train.memory == "auto" else train.memory
     activations = before.activations if train.activations == "auto" else train.activations
     fast = before.fast if train.fast == "auto" else train.fast
@@ -137,3 +152,23 @@ def with_earlier_decisions(loaded: LoadedConfig, earlier: RunConfig) -> LoadedCo
         kept = before.activation_checkpointing, before.whole_layers
         same = with_fields(same, activation_checkpointing=kept[0], whole_layers=kept[1])
     return with_config(loaded, with_fields(loaded.config, train=same))
+
+
+def _divided_as(loaded: LoadedConfig, earlier: RunConfig) -> TrainConfig:
+    """Return the section `train` with the micro-batch of the run as it was started."""
+    train = with_fields(loaded.config.train, batch=earlier.train.micro_batch_size)
+    problems = check_batch(with_fields(loaded.config, train=train))
+    require(problems, loaded.places, "the configuration")
+    return train
+
+
+def with_smallest_batch(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the configuration with single sequences in place of `train.batch: auto`.
+
+    It is for a model whose memory cannot be estimated; another micro-batch stays.
+    """
+    config = loaded.config
+    if config.train.batch != "auto":
+        return loaded
+    train = with_fields(config.train, batch=1)
+    return with_config(loaded, with_fields(config, train=train))

@@ -38,6 +38,10 @@ Metric = Literal[
 others."""
 
 
+DEFAULT_ACCUMULATION = 8
+"""Micro-batches per optimizer step unless the configuration says something else."""
+
+
 class EarlyStopConfig(Section, frozen=True, kw_only=True):
     """When a run ends because a metric no longer improves."""
 
@@ -84,10 +88,14 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     """Optimizer steps of the run; give this or `epochs`."""
     epochs: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
     """Passes over the training data; give this or `steps`."""
-    batch: Count = 1
-    """Sequences (or pairs) per rank and micro-batch."""
-    accumulate: Count = 8
-    """Micro-batches per optimizer step."""
+    batch: Count | Literal["auto"] = 1
+    """Sequences (or pairs) per rank and micro-batch. auto: as many as the memory allows, chosen
+    when a run is started and kept when it is resumed or repeated; needs `sequences_per_update`."""
+    accumulate: Count | None = None
+    """Micro-batches per optimizer step; null: 8, or what `sequences_per_update` requires."""
+    sequences_per_update: Count | None = None
+    """Sequences (or pairs) per optimizer step on all ranks together, instead of `accumulate`; a
+    multiple of `batch` × ranks. Those at the end of an epoch that fill no step are left out."""
     layers: Count | str | None = None
     """With `adapter: none`, the weights to train. null: all; a number: those of this many last
     decoder layers; a text: those whose full names match this regular expression, such as
@@ -231,6 +239,18 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     def ranks(self) -> int:
         """The number of processes on all nodes."""
         return self.nodes * self.devices
+
+    @property
+    def micro_batch_size(self) -> int:
+        """Sequences (or pairs) per rank and micro-batch; 1 while `auto` is undecided."""
+        return 1 if self.batch == "auto" else self.batch
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches per optimizer step and rank."""
+        if self.sequences_per_update is None:
+            return self.accumulate or DEFAULT_ACCUMULATION
+        return max(1, self.sequences_per_update // (self.micro_batch_size * self.ranks))
 
     @property
     def shards(self) -> bool:

@@ -51,7 +51,8 @@ class BatchStream:
     """The endless order of micro-batches of one rank; each epoch is a new permutation.
 
     Rank r takes every `world_size`-th micro-batch of the permutation. Records that do not fill a
-    micro-batch on every rank are left out of that epoch.
+    micro-batch on every rank, or with `whole_steps` all those of an optimizer step, are left out of
+    that epoch. With `whole_steps`, the records of a step do not depend on the micro-batch.
 
     Raises:
         DataError: There are too few records for one micro-batch on every rank.
@@ -66,8 +67,11 @@ class BatchStream:
         world_size: int = 1,
         seed: int = 0,
         mix: Mix | None = None,
+        *,
+        whole_steps: bool = False,
     ) -> None:
-        self.micro_batches_per_epoch = count // (batch * world_size)
+        together = accumulate if whole_steps else 1
+        self.micro_batches_per_epoch = count // (batch * world_size * together) * together
         """Complete micro-batches of this rank per epoch."""
         if self.micro_batches_per_epoch == 0:
             raise DataError(

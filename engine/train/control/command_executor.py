@@ -291,7 +291,7 @@ class CommandExecutor:
             self._event_log.enter(before)
             raise
         self._adopt(manifest, counters)
-        self._data.skip(command.skip * self._config.train.accumulate)
+        self._data.skip(command.skip * self._config.train.accumulation)
         self._event_log.open_timeline()
         self._control.change(settings)
         self._control.lift_halt()
@@ -399,7 +399,7 @@ class CommandExecutor:
 
     def _skip(self, steps: int) -> tuple[str, str]:
         old = self._data.epoch
-        self._data.skip(steps * self._config.train.accumulate)
+        self._data.skip(steps * self._config.train.accumulation)
         self._saved = None  # a checkpoint of this step has the position before
         self.mark()
         return f"epoch {old:.3f}", f"epoch {self._data.epoch:.3f}"

@@ -158,12 +158,14 @@ class StepProfiler:
     def _context(self, steps: int) -> ProfileContext:
         train = self._config.train
         tokens = self._tokens / max(steps, 1)
-        length = min(self._config.data.max_length, tokens / (train.batch * train.accumulate))
+        length = min(
+            self._config.data.max_length, tokens / (train.micro_batch_size * train.accumulation)
+        )
         return ProfileContext(
             flops=tokens * useful_flops_per_token(self._model, length),
             peak_flops_per_s=peak_flops_per_s(self._device, self._precision()),
-            batch=train.batch,
-            accumulate=train.accumulate,
+            batch=train.micro_batch_size,
+            accumulate=train.accumulation,
             checkpointed=train.recomputes,
             fast=self._fast,
             free_bytes=self._free_bytes(),

@@ -88,7 +88,7 @@ class Evaluator:
         Raises:
             EvaluationInterrupted: the run is to stop.
         """
-        size = self._config.eval.batch or self._config.train.batch
+        size = self._config.eval.batch or self._config.train.micro_batch_size
         ranks = self._agreement.world_size
         own = self._examples[self._agreement.rank :: ranks]
         total = math.ceil(math.ceil(len(self._examples) / ranks) / size)

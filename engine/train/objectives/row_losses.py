@@ -71,7 +71,7 @@ class RowLossComputer:
         return [RowLoss(loss, weight) for loss, weight in zip(losses, weights, strict=True)]
 
     def _batches(self, examples: Sequence[Example]) -> Iterator[Batch]:
-        size = self._config.train.batch
+        size = self._config.train.micro_batch_size
         for start in range(0, len(examples), size):
             batch = self._collate(examples[start : start + size])
             batch.pop("ids", None)
@@ -130,7 +130,8 @@ class RowLossComputer:
 
     def _pairs(self, examples: Sequence[Example]) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield loss and weight of the pairs that are compared with each other."""
-        together = len(examples) if uses_gradcache(self._config) else self._config.train.batch
+        one = self._config.train.micro_batch_size
+        together = len(examples) if uses_gradcache(self._config) else one
         for start in range(0, len(examples), together):
             yield self._compared(examples[start : start + together])
 

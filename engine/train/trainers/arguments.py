@@ -48,8 +48,8 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, o
     return {
         "output_dir": str(out),
         "max_steps": plan.steps,
-        "per_device_train_batch_size": train.batch,
-        "gradient_accumulation_steps": train.accumulate,
+        "per_device_train_batch_size": train.micro_batch_size,
+        "gradient_accumulation_steps": train.accumulation,
         "learning_rate": train.lr,
         **_schedule_arguments(train, plan),
         "warmup_steps": plan.warmup_steps,

@@ -6,6 +6,7 @@ the same as without it.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +30,18 @@ from ..checkpoint.optimizer_state import (
 from ..checkpoint.rng import capture_rng, restore_rng
 
 
+class MicroBatchTooLarge(Exception):
+    """The longest batch does not fit, but the run may train on smaller ones.
+
+    Attributes:
+        smaller: The next smaller size that divides the sequences of an optimizer step.
+    """
+
+    def __init__(self, smaller: int) -> None:
+        super().__init__(f"the next smaller micro-batch has {smaller} sequences")
+        self.smaller = smaller
+
+
 @dataclass(frozen=True)
 class Peak:
     """Peak bytes on the device; 0 on a CPU."""
@@ -49,10 +62,13 @@ def try_longest(
     collate: Callable[[Sequence[Any]], Batch],
     planned: MemoryEstimate | None,
     plan: MemoryPlanCheck | None = None,
+    *,
+    smaller: int | None = None,
 ) -> dict[str, str]:
     """Measure the longest batch before a run on one device begins, and return the fact to show.
 
-    If it does not fit while layers keep their activations, all layers are recomputed from then on.
+    If it does not fit, smaller batches are asked for. If there are none, and layers keep their
+    activations, all layers are recomputed from then on.
     If the trial fails with an error of another kind, the fact says that nothing was measured.
 
     In fast mode the trial captures the graph of the longest batch, which the run keeps; graphs of
@@ -65,14 +81,16 @@ def try_longest(
         collate: Makes a batch of examples.
         planned: The estimate for the loaded model; None if there is none.
         plan: Compares the steps of the run with the plan; corrected by what is measured.
+        smaller: The next smaller batch on which the run may train instead; None if there is none.
 
     Raises:
+        MicroBatchTooLarge: The batch does not fit, and `smaller` may.
         ModelError: The batch does not fit; the text names the settings to change.
     """
     device = trainer.args.device
-    longest = sorted(examples, key=lambda example: -example.length)[: config.train.batch]
+    longest = sorted(examples, key=lambda example: -example.length)[: config.train.micro_batch_size]
     try:
-        measured, recomputed = _measured(trainer, lambda: collate(longest))
+        measured, recomputed = _measured(trainer, lambda: collate(longest), smaller)
     except torch.OutOfMemoryError as error:
         raise ModelError(_too_large(config, planned, device)) from error
     except RuntimeError as error:
@@ -91,15 +109,18 @@ def try_longest(
     return {"memory of a step": text}
 
 
-def _measured(trainer: Any, batch: Callable[[], Batch]) -> tuple[Peak, int]:
+def _measured(trainer: Any, batch: Callable[[], Batch], smaller: int | None) -> tuple[Peak, int]:
     """Return the peak of the trial, and how many layers had to give up their activations for it.
 
     Raises:
+        MicroBatchTooLarge: the batch does not fit, and `smaller` may.
         torch.OutOfMemoryError: the batch does not fit even if all layers are recomputed.
     """
     try:
         return trial_step(trainer, batch()), 0
     except torch.OutOfMemoryError:
+        if smaller is not None:
+            raise MicroBatchTooLarge(smaller) from None
         # The error keeps the tensors of the trial alive, so the next one begins after this block.
         layers = recompute_all(trainer.model)
         if layers == 0:
@@ -172,6 +193,13 @@ def _update(trainer: Any) -> None:
         bare(trainer.optimizer), "is_paged", False
     ):
         bare(trainer.optimizer).step()
+
+
+def free_unused(device: torch.device) -> None:
+    """Give memory back to the device that nothing uses any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def _put_back(

@@ -156,7 +156,7 @@ class WatchedTraining:
         self._shield = Shield(self._abandon)
         event_log = script_run.event_log if script_run else options.make_event_log(None, None)
         tape = BatchTape(
-            config.train.accumulate,
+            config.train.accumulation,
             limit_bytes=options.tape_mib * 2**20,
             keeps=capabilities.exact,
             log=event_log.log,

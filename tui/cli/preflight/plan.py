@@ -22,11 +22,14 @@ def course(config: RunConfig) -> Iterator[str]:
     from fttui.engine.config.step_plan import warmup_steps
 
     train = config.train
-    per_step = train.batch * train.accumulate * train.ranks
+    per_step = train.micro_batch_size * train.accumulation * train.ranks
     unit = "pair" if config.task in ("contrastive", "dpo", "reward") else "sequence"
+    divided = f"batch {train.micro_batch_size} × accumulate {train.accumulation} × "
+    if train.batch == "auto":
+        divided = "micro-batches as memory allows, on "
     yield (
-        f"step: {plural(per_step, unit)} = batch {train.batch} × accumulate {train.accumulate} "
-        f"× {train.ranks} {'device' if train.ranks == 1 else 'devices'}"
+        f"step: {plural(per_step, unit)} = {divided}"
+        f"{train.ranks} {'device' if train.ranks == 1 else 'devices'}"
         + (f" on {train.nodes} nodes" if train.nodes > 1 else "")
     )
     if train.steps is None:
@@ -58,6 +61,7 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         if isinstance(architecture, MixtureOfExperts):
             why = f"for this model: {architecture}"
         yield f"memory: cannot be estimated {why}"
+        yield from _smallest(loaded)
         return
     found = fit(config, architecture, hardware)
     estimate = found.estimate
@@ -96,12 +100,37 @@ def decided(found: Fit) -> Iterator[str]:
     """Yield a line for each value that was chosen for a key left on `auto`, with the reason."""
     yield from (f"chosen to fit in memory: {setting}" for setting in found.chosen)
     yield from (f"chosen for speed, as memory allows: {setting}" for setting in found.faster)
+    if found.divided:
+        yield f"chosen for speed, as memory allows: {found.divided}"
+        yield from _noise(found.config)
+
+
+def _noise(config: RunConfig) -> Iterator[str]:
+    """Yield a line if another micro-batch, as on another card, does not give the same result."""
+    from fttui.engine.config.memory.micro_batch import noise_by_batch
+
+    if settings := noise_by_batch(config):
+        yield (
+            f"note: with {' and '.join(settings)}, other micro-batches draw other random numbers, "
+            "so that the run is similar on another card, but not the same to rounding; resumes, "
+            "rollbacks and replays keep these micro-batches"
+        )
+
+
+def _smallest(loaded: LoadedConfig) -> Iterator[str]:
+    """Yield a line if single sequences are taken because memory cannot be estimated."""
+    if loaded.config.train.batch == "auto":
+        yield (
+            "train.batch: 1 is taken for auto, because it is not known how much memory more "
+            "sequences at once need; set a number"
+        )
 
 
 def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> LoadedConfig:
     """Return the configuration with every key left on `auto` decided for this machine.
 
-    It is unchanged if the model's sizes are not known, so that memory cannot be estimated.
+    If the model's sizes are not known, so that memory cannot be estimated, only `train.batch: auto`
+    is decided: single sequences.
 
     Args:
         loaded: the configuration as read.
@@ -114,11 +143,13 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     """
     from fttui.engine.config.load import with_config
     from fttui.engine.config.memory.hardware import probe_hardware
-    from fttui.engine.config.memory.planning import fit_on
+    from fttui.engine.config.memory.planning import fit_on, with_smallest_batch
 
     found = fit_on(loaded, probe_hardware(), force=force)
     if found is None:
-        return loaded
+        for line in _smallest(loaded):
+            say(line)
+        return with_smallest_batch(loaded)
     estimate = found.estimate
     say(
         f"memory per rank: {size(estimate.likely)} likely, at most "

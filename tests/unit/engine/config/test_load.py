@@ -397,3 +397,46 @@ def test_a_configuration_without_a_version_is_of_the_first_and_keeps_it(load):
     loaded = load(GOOD)
     assert loaded.config.version == 1
     assert "\nversion: 1\n" in loaded.resolved
+
+
+DIVIDED = GOOD + "  batch: auto\n  sequences_per_update: 16\n"
+
+
+def test_a_divided_update_is_read_and_written(load):
+    loaded = load(DIVIDED)
+    assert (loaded.config.train.batch, loaded.config.train.accumulate) == ("auto", None)
+    assert parse_resolved(loaded.resolved) == loaded.config
+    assert load(GOOD).config.train.accumulation == 8
+    assert load(GOOD + "  batch: 4\n  sequences_per_update: 16\n").config.train.accumulation == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "place", "message"),
+    [
+        ("accumulate: 8\n  sequences_per_update: 16", 8, "sequences_per_update: got 16 beside"),
+        ("batch: auto", 7, "train.batch: got auto, which divides a known number"),
+        ("batch: auto\n  accumulate: 8", 7, "instead of train.accumulate"),
+        ("batch: 3\n  sequences_per_update: 16", 8, "no multiple of train.batch 3 × 1 rank"),
+        ("sequences_per_update: 5\n  devices: 2\n  batch: auto", 7, "set 4 or 6"),
+        ("batch: many", 7, "expected a whole number ≥ 1 and ≤ 1,000,000,000 or 'auto'"),
+    ],
+)
+def test_contradictions_in_the_size_of_an_update_are_refused(errors, lines, place, message):
+    (error,) = errors(GOOD + f"  {lines}\n")
+    assert error.startswith(f"c.yaml:{place}: ")
+    assert message in error
+
+
+def test_a_contrastive_update_is_divided_only_where_that_changes_nothing(errors, load):
+    pairs = DIVIDED + "task: contrastive\ncontrastive:\n  kind: infonce\n"
+    (error,) = errors(pairs)
+    assert error.startswith("c.yaml:7: train.batch: got auto, but the texts of a micro-batch are")
+    load(pairs + "  cross_accumulation: on\n")
+    load(pairs + "  in_batch: false\n  hard_negatives: 1\n")
+    load(DIVIDED + "task: contrastive\ncontrastive:\n  kind: cosine\n")
+
+
+def test_an_override_of_the_size_of_an_update_replaces_the_other_key(load):
+    assert load(DIVIDED, "train.batch=2", "train.accumulate=4").config.train.accumulation == 4
+    plain = GOOD + "  batch: 2\n  accumulate: 3\n"
+    assert load(plain, "train.sequences_per_update=8").config.train.accumulation == 4

@@ -88,7 +88,7 @@ def _section_name(shape):
 
 def test_descriptions_are_the_docstrings():
     properties = config_schema()["$defs"]["TrainConfig"]["properties"]
-    assert properties["accumulate"]["description"] == "Micro-batches per optimizer step."
+    assert properties["lr"]["description"] == "Peak learning rate."
     assert "description" not in properties["lr_ratios"]
 
 

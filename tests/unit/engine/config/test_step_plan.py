@@ -71,3 +71,11 @@ def test_intervals_per_epoch_become_steps():
     often = in_steps(dense, plan_steps(wanted, 330, 2))
     assert often.eval.every == 1
     assert often.checkpoint.every == CheckpointConfig().every
+
+
+def test_a_divided_update_has_whole_epochs_and_its_own_words():
+    wanted = config(train=TrainConfig(epochs=2, batch=2, sequences_per_update=16, devices=2))
+    plan = plan_steps(wanted, 330, 2)
+    assert (plan.samples_per_step, plan.steps_per_epoch, plan.steps) == (16, 20, 40)
+    with pytest.raises(ConfigError, match=r"sequences_per_update 16\).*only 15 .*lower train.seq"):
+        plan_steps(wanted, 15, 2)

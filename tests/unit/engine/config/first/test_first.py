@@ -66,8 +66,11 @@ def test_it_loads(tmp_path: Path, task: str, free_gib: float | None) -> None:
     assert (config.name, config.task, config.model.id) == ("chats", task, "org/model")
     assert config.model.quantize == ("none" if free_gib is None else "nf4")
     assert str(config.data.train).endswith("my data.jsonl")
-    together = config.train.batch * config.train.accumulate
-    assert together == (64 if task == "contrastive" else 16)
+    train = config.train
+    if task == "contrastive":
+        assert train.micro_batch_size * train.accumulation == 64
+    else:
+        assert (train.batch, train.sequences_per_update) == ("auto", 16)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_lengths_begin_with_the_longest_record(known: dict[str, Any], expected: 
 
 @pytest.mark.parametrize("free_gib", [3.0, 6.0, 12.0, 24.0, 80.0])
 def test_the_best_size_that_fits_is_chosen(tmp_path: Path, free_gib: float) -> None:
-    data, card = facts(), with_cards(CPU, 1, int(free_gib * GIB))
+    data, card = facts("contrastive"), with_cards(CPU, 1, int(free_gib * GIB))
     path = tmp_path / "x.yaml"
     path.write_text(first_configuration(first(data, card), "x.yaml"))
     config = load_config(path).config
@@ -122,6 +125,24 @@ def test_the_best_size_that_fits_is_chosen(tmp_path: Path, free_gib: float) -> N
             assert found.estimate.high <= found.free_bytes
             break
         assert found.estimate.high > found.free_bytes
+
+
+@pytest.mark.parametrize("free_gib", [3.0, 6.0, 12.0, 24.0, 80.0])
+def test_the_longest_text_that_fits_is_chosen_and_the_run_divides_it(
+    tmp_path: Path, free_gib: float
+) -> None:
+    data, card = facts(), with_cards(CPU, 1, int(free_gib * GIB))
+    path = tmp_path / "x.yaml"
+    path.write_text(first_configuration(first(data, card), "x.yaml"))
+    config = load_config(path).config
+    chosen = fitting_size(data, config, ARCHITECTURE, card)
+    assert chosen is not None
+    assert chosen.batch * chosen.accumulate == 16
+    for length in lengths(data):
+        found = fit(sized(config, Size(length, 1, 16)), ARCHITECTURE, card)
+        assert (found.estimate.high <= found.free_bytes) == (length == chosen.max_length)
+        if length == chosen.max_length:
+            break
 
 
 def test_nothing_fits_a_card_without_memory(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.config.load import LoadedConfig, load_config, parse_resolved, with_config
 from fttui.engine.config.memory.architecture import MixtureOfExperts
@@ -18,6 +19,7 @@ from fttui.engine.config.memory.planning import (
     fit_on,
     known_architecture,
     with_earlier_decisions,
+    with_smallest_batch,
 )
 from fttui.engine.config.schema import TrainConfig
 from fttui.engine.config.sections.model import PACKAGE_MODEL
@@ -141,3 +143,39 @@ def test_planning_loads_no_torch() -> None:
     code = "import sys, fttui.engine.config.memory.planning; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_divided_update_keeps_its_micro_batch(loaded: LoadedConfig, tmp_path: Path) -> None:
+    divided = ["train.batch=auto", "train.sequences_per_update=12", "data.max_length=256"]
+    now = load_config(tmp_path / "run.yaml", divided)
+    found = fit_on(now, card(80), force=False)
+    assert found is not None
+    assert found.config.train.batch == 12
+    smaller = fit_on(now, card(8), force=False)
+    assert smaller is not None
+    assert smaller.config.train.micro_batch_size < 12
+    kept = with_earlier_decisions(now, smaller.config).config.train
+    assert (kept.batch, kept.sequences_per_update) == (smaller.config.train.batch, 12)
+
+
+def test_another_number_of_sequences_has_to_fit_the_earlier_micro_batch(
+    loaded: LoadedConfig, tmp_path: Path
+) -> None:
+    divided = ["train.batch=auto", "train.sequences_per_update=16"]
+    now = load_config(tmp_path / "run.yaml", divided)
+    train = replace(loaded.config.train, batch=8)
+    earlier = replace(loaded.config, train=train)
+    assert with_earlier_decisions(now, earlier).config.train.accumulation == 2
+    other = load_config(tmp_path / "run.yaml", [*divided, "train.sequences_per_update=12"])
+    with pytest.raises(ConfigError, match=r"train.batch 8 × 1 rank.*set 8 or 16"):
+        with_earlier_decisions(other, earlier)
+
+
+def test_single_sequences_are_taken_where_memory_is_unknown(
+    loaded: LoadedConfig, tmp_path: Path
+) -> None:
+    assert with_smallest_batch(loaded) is loaded
+    now = load_config(tmp_path / "run.yaml", ["train.batch=auto", "train.sequences_per_update=12"])
+    found = with_smallest_batch(now)
+    assert (found.config.train.batch, found.config.train.accumulation) == (1, 12)
+    assert "batch: 1\n" in found.resolved

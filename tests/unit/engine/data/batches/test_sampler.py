@@ -89,3 +89,28 @@ def test_shares_come_close_to_the_weights():
     assert shares_of(10, [1, 1, 1]) == (4, 3, 3)
     assert shares_of(100, [0.7, 0.3]) == (70, 30)
     assert shares_of(5, [1000, 1]) == (4, 1)
+
+
+@given(
+    count=st.integers(12, 60),
+    ranks=st.sampled_from([1, 2]),
+    batch=st.sampled_from([1, 2, 3, 6]),
+    step=st.integers(0, 30),
+)
+def test_whole_steps_have_the_same_records_whatever_the_micro_batch(count, ranks, batch, step):
+    def records(batch: int) -> set[int]:
+        each = 6 // batch
+        streams = [
+            BatchStream(count, batch, each, rank, ranks, seed=3, whole_steps=True)
+            for rank in range(ranks)
+        ]
+        return {
+            index
+            for stream in streams
+            for position in range(step * each, (step + 1) * each)
+            for index in stream.indices(position)
+        }
+
+    found = records(batch)
+    assert len(found) == 6 * ranks
+    assert found == records(1)
