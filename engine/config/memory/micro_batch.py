@@ -97,9 +97,10 @@ def divided_text(config: RunConfig, larger: str) -> str:
         larger: Why the next larger micro-batch is not taken; empty if there is none.
     """
     train = config.train
-    ranks = f" × {train.ranks} ranks" if train.ranks > 1 else ""
+    ranks = f" on each of {train.ranks} ranks" if train.ranks > 1 else ""
+    parts = f"{train.accumulation} micro-batch{'es' * (train.accumulation != 1)}{ranks}"
+    reason = f"; {larger}" if larger else ""
     return (
         f"train.batch: {train.micro_batch_size} ({train.sequences_per_update} sequences per update "
-        f"= {train.micro_batch_size} × {train.accumulation} micro-batches{ranks}"
-        f"{'; ' if larger else ''}{larger})"
+        f"in {parts}{reason})"
     )

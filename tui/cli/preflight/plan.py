@@ -24,14 +24,12 @@ def course(config: RunConfig) -> Iterator[str]:
     train = config.train
     per_step = train.micro_batch_size * train.accumulation * train.ranks
     unit = "pair" if config.task in ("contrastive", "dpo", "reward") else "sequence"
-    divided = f"batch {train.micro_batch_size} × accumulate {train.accumulation} × "
+    devices = f"{train.ranks} {'device' if train.ranks == 1 else 'devices'}"
+    devices += f" on {train.nodes} nodes" if train.nodes > 1 else ""
+    division = f"= batch {train.micro_batch_size} × accumulate {train.accumulation} × {devices}"
     if train.batch == "auto":
-        divided = "micro-batches as memory allows, on "
-    yield (
-        f"step: {plural(per_step, unit)} = {divided}"
-        f"{train.ranks} {'device' if train.ranks == 1 else 'devices'}"
-        + (f" on {train.nodes} nodes" if train.nodes > 1 else "")
-    )
+        division = f"in micro-batches as memory allows, on {devices}"
+    yield f"step: {plural(per_step, unit)} {division}"
     if train.steps is None:
         epochs = f"{train.epochs:g} epoch{'' if train.epochs == 1 else 's'}"
         yield f"length: {epochs}; the number of steps is known once the data is read"

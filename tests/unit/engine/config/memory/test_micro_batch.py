@@ -45,7 +45,7 @@ def test_all_sequences_are_taken_at_once_where_they_fit() -> None:
     found = fit(divided(), LLAMA_1B, card(80))
     assert taken(found) == (16, 1)
     assert found.config.train.sequences_per_update == 16
-    assert found.divided == ("train.batch: 16 (16 sequences per update = 16 × 1 micro-batches)")
+    assert found.divided == ("train.batch: 16 (16 sequences per update in 1 micro-batch)")
 
 
 @pytest.mark.parametrize("free_gib", [2, 3, 4, 6, 10, 16, 24])
@@ -124,7 +124,7 @@ def test_a_trial_that_fails_asks_for_the_next_smaller_size() -> None:
     assert after(12) is None, "the load balancing loss depends on it"
     plain = divided(12, train={"batch": 4, "sequences_per_update": None, "accumulate": 3})
     assert smaller_micro_batch(plain, mixture=False) is None
-    pairs = {"task": "contrastive", "contrastive": {"kind": "infonce"}}
+    pairs: dict[str, Any] = {"task": "contrastive", "contrastive": {"kind": "infonce"}}
     assert smaller_micro_batch(divided(12, train={"batch": 4}, **pairs), mixture=False) is None
 
 
