@@ -99,6 +99,11 @@ def train(
         started, divided = divide_further(start.run, started, smaller, event_log)
 
 
+def is_new(start: SessionStart) -> bool:
+    """Whether no earlier process of the run has counted anything in its micro-batches."""
+    return start.history.newest is None
+
+
 def divide_further(
     run: RunDirectory, started: RunStarted, smaller: int, event_log: EventLog
 ) -> tuple[RunStarted, str]:
@@ -153,7 +158,7 @@ def _train(
         device=place.device,
         flow=flow_of(trainer, setup.loaded.model),
         profiler=build_profiler(setup, start, trainer, event_log, control),
-        memory_plan=memory_plan_check(planned),
+        memory_plan=memory_probe.plan_check(planned),
         identity=identity,
         nodes=place.nodes,
         after_update=after_update(setup, source, ema, event_log),
@@ -161,9 +166,8 @@ def _train(
     session = ControlledSession(parts)
 
     def begin() -> None:
-        first = start.history.newest is None
-        facts = facts_before(setup, trainer, planned, parts.memory_plan, may_divide=first)
-        facts |= division_fact(setup.config, divided)
+        facts = division_fact(setup.config, divided)
+        facts |= facts_before(setup, trainer, planned, parts.memory_plan, may_divide=is_new(start))
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
@@ -173,11 +177,7 @@ def _train(
 
     if start.lr_range is not None:
         LrRangeTest(start.lr_range, event_log, control.demand)
-    try:
-        run_steps(trainer, session.step_loop, begin, alone=setup.agreement.alone)
-    except memory_probe.MicroBatchTooLarge:
-        queue.close()
-        raise
+    run_steps(trainer, session.step_loop, begin, queue, alone=setup.agreement.alone)
     return session.conclude()
 
 
@@ -399,13 +399,6 @@ def after_update(
     return follow
 
 
-def memory_plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
-    """Return the comparison of steps with the memory plan; None on a CPU or without a plan."""
-    if planned is None or planned.device != "cuda":
-        return None
-    return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")
-
-
 def division_fact(config: RunConfig, divided: str) -> dict[str, str]:
     """Return how the sequences of an update are divided, if their number is configured.
 
@@ -479,14 +472,23 @@ def describe(
 
 
 def run_steps(
-    trainer: AnyTrainer, step_loop: StepLoop, begin: Callable[[], None], *, alone: bool
+    trainer: AnyTrainer,
+    step_loop: StepLoop,
+    begin: Callable[[], None],
+    queue: CommandQueue,
+    *,
+    alone: bool,
 ) -> None:
     """Train to the end; if a step of a single rank fails, journal the step before it.
 
-    With several ranks, the totals of that step need ranks that may be lost.
+    With several ranks, the totals of that step need ranks that may be lost. If the run is to start
+    again with smaller micro-batches, the queue of its commands is closed.
     """
     try:
         trainer.run(step_loop, begin)
+    except memory_probe.MicroBatchTooLarge:
+        queue.close()
+        raise
     except Exception:
         if alone:
             with suppress(Exception):

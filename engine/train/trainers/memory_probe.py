@@ -230,6 +230,13 @@ def planned_of(config: RunConfig, trainer: Any) -> MemoryEstimate | None:
     return estimate_memory(config, arch, "cuda", bf16=bf16)
 
 
+def plan_check(planned: MemoryEstimate | None) -> MemoryPlanCheck | None:
+    """Return the comparison of steps with the memory plan; None on a CPU or without a plan."""
+    if planned is None or planned.device != "cuda":
+        return None
+    return MemoryPlanCheck(planned.compared, "reserved" if planned.graphs else "allocated")
+
+
 def _too_large(config: RunConfig, planned: MemoryEstimate | None, device: torch.device) -> str:
     text = "the longest batch does not fit in the GPU's memory"
     if planned is None or device.type != "cuda":
