@@ -165,6 +165,14 @@ def clip_to(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
+def clip_middle(text: str, width: int) -> str:
+    """Return a text of at most `width` characters; a longer one has `…` in its middle."""
+    if len(text) <= width:
+        return text
+    tail = max(0, (width - 1) // 2)
+    return clip_to(text, max(1, width - tail)) + text[len(text) - tail :]
+
+
 def memory_term(name: str) -> str:
     """Return the shown name of a term of the memory estimate: `base` is `base weights`.
 

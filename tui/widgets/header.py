@@ -15,6 +15,8 @@ from .text_line import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines
 
 ONE_LINE = 118
 """Least number of columns for a header of one line."""
+SHORT_NAME = 24
+"""Characters that the name of a run keeps where there is no room for every part."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Part:
     content: Content
     rank: int = 0
     """Without room for all parts, those of the highest rank go first; 0 always stays."""
+    short: Content | None = None
+    """A shorter form, which takes the place of the content before any part goes."""
 
 
 class RunHeader(TextLine):
@@ -49,11 +53,14 @@ class RunHeader(TextLine):
 def fitting(parts: Sequence[Part], room: int) -> Content:
     """Return the parts in their order, without those for which there is no room of `room` cells.
 
-    Parts of rank 0 stay even then.
+    Parts of rank 0 stay even then. Before a part goes, all take their short forms.
     """
+    text = Content("  ").join([part.content for part in parts])
+    if text.cell_length <= room:
+        return text
     left = list(parts)
     while True:
-        text = Content("  ").join([part.content for part in left])
+        text = Content("  ").join([part.short or part.content for part in left])
         last = max(left, key=lambda part: part.rank, default=None)
         if text.cell_length <= room or last is None or last.rank == 0:
             return text
@@ -62,10 +69,12 @@ def fitting(parts: Sequence[Part], room: int) -> Content:
 
 def name_parts(state: AppState) -> list[Part]:
     """Return the name of the run and its timeline, its task and its model."""
-    pieces: list[Piece] = [(state.name, BOLD)]
+    more: list[Piece] = []
     if state.run.timeline > 1:
-        pieces.append((f" ▸ timeline {state.run.timeline}", DIM))
-    parts = [Part(assemble(*pieces))]
+        more.append((f" ▸ timeline {state.run.timeline}", DIM))
+    short = fmt.clip_middle(state.name, SHORT_NAME)
+    named = (assemble((name, BOLD), *more) for name in (state.name, short))
+    parts = [Part(content=next(named), short=next(named))]
     started = state.run.started
     if started is not None:
         model = started.model.rstrip("/").rpartition("/")[2]

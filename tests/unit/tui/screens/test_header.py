@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from msgspec.structs import replace
 
 from fttui.engine.protocol.events import StateChanged
 from fttui.engine.protocol.states import RunState
@@ -64,3 +67,16 @@ def test_parts_go_in_the_order_of_their_rank_and_none_is_cut() -> None:
         ("epoch", "elapsed", "best eval", "ETA"), ("elapsed", "best eval", "ETA"),
         ("best eval", "ETA"), ("ETA",),
     ]  # fmt: skip
+
+
+def test_a_long_name_is_shortened_before_anything_is_left_out() -> None:
+    script = undone()
+    state = _state(script)
+    assert state.run.started is not None
+    named = replace(state.run.started, name="an-experiment-with-a-very-long-name-20261130-101500")
+    state = dataclasses.replace(state, run=dataclasses.replace(state.run, started=named))
+    parts = [*name_parts(state), *progress_parts(state, script.now)]
+    whole = _text(parts)
+    text = _text(parts, len(whole) - 20)
+    assert text.startswith("an-experimen…1130-101500 ▸ timeline 2")
+    assert text.endswith(whole[len(state.name) :])
