@@ -67,7 +67,7 @@ def measured(case: Case, device: str, shape: str, length: int, folder: Path) -> 
         "signed": signed,
         **({"error": abs(signed)} if compared and expected else {}),
         "reserved": peaks.reserved / GIB,
-        "device": (peaks.reserved + peaks.context) / GIB,
+        "device": (peaks.reserved + (peaks.context if case.alone else CONTEXT_BYTES)) / GIB,
         "ms": statistics.median(late) / case.accumulate * 1e3,
         "notes": "; ".join(note for note in notes if note),
     }
@@ -112,8 +112,9 @@ def hold_to_cap(case: Case, device: str) -> None:
     """From here on this process may take no more than the cap, context included."""
     if case.cap_gib and device == "cuda":
         free, total = torch.cuda.mem_get_info()
-        # The context still grows as kernels are loaded.
-        context = max(total - free - torch.cuda.memory_reserved(), CONTEXT_BYTES)
+        # The context still grows as kernels are loaded. Rows that share the device see each other.
+        own = total - free - torch.cuda.memory_reserved() if case.alone else 0
+        context = max(own, CONTEXT_BYTES)
         torch.cuda.set_per_process_memory_fraction((case.cap_gib * GIB - context) / total)
 
 
