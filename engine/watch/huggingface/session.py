@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,27 @@ class Watched:
         return RankPlace(int(args.process_index), int(args.world_size), args.device)
 
 
+class GeneratedTokens:
+    """Counts the tokens of a trainer that generates its data, whose batches hold prompts alone.
+
+    What is generated at once serves several steps, which share its tokens equally.
+    """
+
+    def __init__(self, seen: Callable[[], int], steps: int) -> None:
+        self._seen = seen
+        self._steps = max(1, steps)
+        self._before = seen()
+        self._share = 0
+
+    def of_step(self) -> int:
+        """Return the tokens of this rank in the step that ends."""
+        now = self._seen()
+        if now > self._before:
+            self._share = round((now - self._before) / self._steps)
+        self._before = now
+        return self._share
+
+
 class HfSession:
     """The control around a stock trainer, from its first step to its last."""
 
@@ -81,6 +102,7 @@ class HfSession:
         self._monitor = monitor
         self._tape = tape
         self._alone = alone
+        self._generated = GeneratedTokens(trainer.tokens_seen, trainer.steps_per_generation)
         self._figures: dict[str, float] = {}
         """Figures that the trainer has logged since the last update."""
 
@@ -104,6 +126,9 @@ class HfSession:
         """
         figures, self._figures = self._figures if self._alone else {}, {}
         tally.figures |= figures | {"batches_kept_mib": self._tape.size_bytes / 2**20}
+        generated = self._generated.of_step()
+        if not tally.tokens and not tally.uncounted:
+            tally.tokens = generated
 
     def logged(self, figures: Mapping[str, Any]) -> None:
         """Keep figures that the trainer logs, such as rewards, for the next step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -63,6 +64,20 @@ class HfControlledTrainer(ForeignTrainer):
         if "loss" not in found:
             raise EvaluationInterrupted(f"the evaluation gave no loss, only {', '.join(found)}")
         return EvalResult(found, time.monotonic() - started)
+
+    def tokens_seen(self) -> int:
+        """Return this rank's share of the tokens that the trainer says it has trained on."""
+        trainer = self._trainer
+        seen = getattr(trainer.state, "num_input_tokens_seen", 0)
+        return int(seen) // max(1, int(trainer.args.world_size))
+
+    @property
+    def steps_per_generation(self) -> int:
+        """Number of optimizer steps that train on what is generated at once."""
+        args = self._trainer.args
+        batches = getattr(args, "steps_per_generation", None) or 1
+        again = getattr(args, "num_iterations", None) or 1
+        return math.ceil(batches * again / max(1, args.gradient_accumulation_steps))
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:

@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fttui.engine.protocol.events import CommandFailed, LogEmitted, RolledBack, RunEnded
+from fttui.engine.protocol.events import (
+    CommandFailed,
+    LogEmitted,
+    RolledBack,
+    RunEnded,
+    StepFinished,
+)
 from fttui.engine.protocol.states import RunState
 from tests.support.foreign import (
     BUILDERS,
@@ -106,6 +112,7 @@ def test_what_was_generated_is_trained_again_after_a_rollback(
     assert complaints(watched) == []
     back = watched.played.events(RolledBack)
     assert [(one.from_step, one.to_step) for one in back] == [(6, 5), (10, 5), (12, 0)]
+    assert all(step.tokens > 0 for step in watched.played.events(StepFinished))
     again, once = last_of_each_step(watched.logged), last_of_each_step(alone.logged)
     assert {step: without_times(entry) for step, entry in again.items()} == {
         step: without_times(entry) for step, entry in once.items()
