@@ -77,7 +77,7 @@ class HfControlledTrainer(ForeignTrainer):
         args = self._trainer.args
         batches = getattr(args, "steps_per_generation", None) or 1
         again = getattr(args, "num_iterations", None) or 1
-        return math.ceil(batches * again / max(1, args.gradient_accumulation_steps))
+        return math.ceil(int(batches) * int(again) / max(1, int(args.gradient_accumulation_steps)))
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
