@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import sys
@@ -24,6 +25,8 @@ FIXED = {
     "LINES": "40",
 }
 FREE = ("NO_COLOR", "FORCE_COLOR", "FTTUI_RUNS", "PYTHONBREAKPOINT", "WORLD_SIZE", "RANK")
+SELDOM = (20_000, 20, 20)
+"""Thresholds of the garbage collection; the usual ones, 700, 10 and 10, are for small programs."""
 _runtime = pytest.StashKey[Path]()
 
 
@@ -49,6 +52,18 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["XDG_STATE_HOME"] = str(folder / "state")
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     config.stash[_runtime] = folder
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Search for no garbage among modules and tests while they are loaded."""
+    gc.disable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Leave what is loaded out of all later searches for garbage, else a fifth of the time."""
+    gc.freeze()
+    gc.set_threshold(*SELDOM)
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

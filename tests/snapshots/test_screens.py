@@ -26,7 +26,7 @@ from tests.support.session_double import (
     live_spike,
     loading,
 )
-from tests.unit.tui.app.driving import settled, until
+from tests.unit.tui.app.driving import frames_undrawn, settled, until
 
 SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 50)
 
@@ -157,7 +157,8 @@ def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferen
         for _ in range(3):
             await pilot.pause()
 
-    return snap_compare(app, terminal_size=size, run_before=before)
+    with frames_undrawn():
+        return snap_compare(app, terminal_size=size, run_before=before)
 
 
 TIGHT = [

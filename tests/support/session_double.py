@@ -11,7 +11,8 @@ import random
 import sys
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 
 import msgspec
 
@@ -90,6 +91,12 @@ class Script:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.seed)
+
+    def copy(self) -> Script:
+        """Return a script that goes on from here by itself, with the same noise."""
+        copied = replace(self, records=[*self.records], spikes={**self.spikes})
+        copied._random.setstate(self._random.getstate())
+        return copied
 
     def add(self, event: AnyEvent, *, after_s: float = 0.0) -> Script:
         """Append an event."""
@@ -291,6 +298,11 @@ def spike(script: Script, *ways: str) -> AnomalyRaised:
 
 def eventful() -> Script:
     """A run with everything in it: watch, spike, rollback, checkpoints, notes; at step 1,240."""
+    return _eventful().copy()
+
+
+@cache
+def _eventful() -> Script:
     script = Script(spikes={812: 7.7, 813: 5.0, 814: 3.0, 1236: 2.2})
     script.start().run().train(400).evaluate(1.93).checkpoint().train(100)
     script.checkpoint(pinned=True, note="best so far").train(140)

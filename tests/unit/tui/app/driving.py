@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+from textual._compositor import Compositor
+from textual._context import visible_screen_stack
 from textual.pilot import Pilot
 
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.app import FttuiApp
 from fttui.tui.preferences import Preferences
 from tests.support.session_double import FakeSession
+
+
+@contextmanager
+def frames_undrawn() -> Iterator[None]:
+    """Compute no frame of a headless app, which drops them; `text_of` draws the one it returns.
+
+    That is a third of the time of a test that presses keys. A whole frame, such as that of a
+    screenshot, is computed as ever.
+    """
+    draw = Compositor.render_update
+
+    def drop(
+        self: Compositor, full: bool = False, screen_stack: Any = None, simplify: bool = False
+    ) -> Any:
+        if full:
+            return draw(self, full, screen_stack, simplify)
+        visible_screen_stack.set(screen_stack or [])
+        self._dirty_regions.clear()
+        return None
+
+    with mock.patch.object(Compositor, "render_update", drop):
+        yield
 
 
 @asynccontextmanager
@@ -21,13 +47,16 @@ async def driven(
     preferences: Preferences | None = None,
     folder: Path | None = None,
 ) -> AsyncIterator[tuple[FttuiApp, Pilot[int]]]:
-    """The app, once it has read the whole script."""
+    """The app, once it has read the whole script; what it shows last is drawn in any case."""
     run = RunDirectory(folder) if folder else None
     clock: Callable[[], float] = lambda: session.script.now + 0.2  # noqa: E731
     app = FttuiApp(session, run=run, preferences=preferences, clock=clock)
-    async with app.run_test(size=size) as pilot:
-        await until(pilot, lambda: settled(app, session))
-        yield app, pilot
+    with frames_undrawn():
+        async with app.run_test(size=size) as pilot:
+            await until(pilot, lambda: settled(app, session))
+            yield app, pilot
+            if app.is_running:
+                text_of(app)
 
 
 def settled(app: FttuiApp, session: FakeSession) -> bool:
