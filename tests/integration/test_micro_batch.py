@@ -67,8 +67,7 @@ def test_one_that_does_not_fit_when_it_is_tried_is_divided_with_the_same_losses(
         ("kto", {}),
         ("reward", {}),
         ("contrastive", {"contrastive__cross_accumulation": "on", "contrastive__ce_weight": 0.5}),
-        ("contrastive", {"contrastive__in_batch": False, "contrastive__ce_weight": 1}),
-        ("contrastive", {"contrastive__kind": "cosine"}),
+        ("contrastive", {"contrastive__kind": "cosine", "contrastive__score_range": "[0, 5]"}),
     ],
 )
 def test_the_losses_of_every_task_do_not_depend_on_it(

@@ -14,12 +14,12 @@ from functools import cache, partial
 from typing import Any
 
 import torch
-from peft.tuners.lora import Linear as LoraLinear
 from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..patches import replace_forward
+from .adapted import Siblings, adapted, is_plain, siblings_in
 from .pointwise import Kernels
 
 CLOSE = 1e-5
@@ -40,8 +40,9 @@ def fuse(model: nn.Module, kernels: Kernels) -> list[Fused]:
     """Replace every layer that has a replacement, in place, and return the replaced layers."""
     fused: list[Fused] = []
     gated: dict[type, bool] = {}
+    siblings = siblings_in(model)
     for module in model.modules():
-        if function := _replacement(module, kernels, gated):
+        if function := _replacement(module, kernels, gated, siblings):
             fused.append(Fused(module, module.forward))
             _replace(module, function)
     return fused
@@ -53,9 +54,13 @@ def separate(fused: list[Fused]) -> None:
         replace_forward(layer.module, layer.own_forward)
 
 
-def _replacement(module: Any, kernels: Kernels, gated: dict[type, bool]) -> _Replacement | None:
+def _replacement(
+    module: Any, kernels: Kernels, gated: dict[type, bool], siblings: dict[int, Siblings]
+) -> _Replacement | None:
     if isinstance(module, LoraLayer):
-        return _adapted if _is_plain(module) else None
+        if group := siblings.get(id(module)):
+            return group.output_of
+        return adapted if is_plain(module) else None
     if _is_rms_norm(module):
         return _normed
     if not all(hasattr(module, name) for name in _GATED):
@@ -78,113 +83,6 @@ def _replace(module: Any, function: _Replacement) -> None:
         return original(x, *args, **kwargs) if found is None else found
 
     replace_forward(module, forward)
-
-
-def _is_plain(layer: Any) -> bool:
-    """Return whether a layer is a frozen linear without bias, 4-bit or plain, with one adapter."""
-    base: Any = layer.get_base_layer()
-    return (
-        set(layer.lora_A) == {"default"}
-        and "default" not in layer.lora_variant
-        and layer.lora_B["default"].bias is None
-        and isinstance(base, nn.Linear)
-        and getattr(base, "bias", None) is None
-        and not base.weight.requires_grad
-        and not getattr(layer, "fan_in_fan_out", False)
-        and (isinstance(layer, LoraLinear) or _quant_state(base) is not None)
-    )
-
-
-def _quant_state(base: Any) -> Any:
-    return getattr(base.weight, "quant_state", None)
-
-
-def _adapted(layer: Any, x: Tensor) -> Tensor | None:
-    """Return `base(x) + scaling · B A dropout(x)`.
-
-    None if the adapter is disabled or merged, or if its dtype is not that of x without autocast.
-    """
-    down, up = layer.lora_A["default"].weight, layer.lora_B["default"].weight
-    kind = x.device.type
-    mixed = torch.is_autocast_enabled(kind)
-    dtype = torch.get_autocast_dtype(kind) if mixed else x.dtype
-    if layer.disable_adapters or layer.merged or not (mixed or down.dtype == dtype):
-        return None
-    dropout = layer.lora_dropout["default"]
-    rate = dropout.p if isinstance(dropout, nn.Dropout) and dropout.training else 0.0
-    function: Callable[..., Tensor] = _Adapted.apply
-    out = function(x, down, up, layer.get_base_layer(), layer.scaling["default"], rate, dtype)
-    # A view that the function itself returned could not be changed in place by the model.
-    return out.view(*x.shape[:-1], -1)
-
-
-class _Adapted(torch.autograd.Function):
-    """An adapted linear whose sums are part of its matrix products.
-
-    Each separate sum would read and write all outputs once more.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        down: Tensor,
-        up: Tensor,
-        base: Any,
-        scaling: float,
-        rate: float,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        flat = x.reshape(-1, x.shape[-1]).to(dtype)
-        a, b = down.to(dtype), up.to(dtype)
-        dropped, mask = torch.native_dropout(flat, rate, True) if rate else (flat, None)
-        with torch.autocast(x.device.type, enabled=False):
-            inner = dropped @ a.T
-            out = _product(base, flat).addmm_(inner, b.T, alpha=scaling)
-        ctx.save_for_backward(dropped, mask, inner, a, b)
-        ctx.base, ctx.scaling, ctx.rate, ctx.dtype = base, scaling, rate, dtype
-        ctx.dtypes = x.dtype, down.dtype, up.dtype
-        ctx.shape = x.shape
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        dropped, mask, inner, a, b = ctx.saved_tensors
-        with torch.autocast(outputs[0].device.type, enabled=False):
-            incoming = outputs[0].to(ctx.dtype)
-            of_inner = torch.addmm(inner, incoming, b, beta=0, alpha=ctx.scaling)
-            of_up = torch.addmm(b, incoming.T, inner, beta=0, alpha=ctx.scaling)
-            of_down = of_inner.T @ dropped
-            of_x = None
-            if ctx.needs_input_grad[0]:
-                of_x = incoming @ _matrix(ctx.base, ctx.dtype)
-                if ctx.rate:
-                    through = torch.ops.aten.native_dropout_backward
-                    of_x += through(of_inner @ a, mask, 1.0 / (1.0 - ctx.rate))
-                else:
-                    of_x.addmm_(of_inner, a)
-                of_x = of_x.view(ctx.shape).to(ctx.dtypes[0])
-        return of_x, of_down.to(ctx.dtypes[1]), of_up.to(ctx.dtypes[2]), None, None, None, None
-
-
-def _product(base: Any, flat: Tensor) -> Tensor:
-    """Return the output of the frozen linear for [n, in], in the dtype of its input."""
-    if _quant_state(base) is None:
-        return F.linear(flat, base.weight.to(flat.dtype))
-    product: Tensor = base(flat).to(flat.dtype)
-    return product
-
-
-def _matrix(base: Any, dtype: torch.dtype) -> Tensor:
-    """Return the frozen matrix [out, in] in a dtype, dequantized into a temporary tensor."""
-    state = _quant_state(base)
-    if state is None:
-        weight: Tensor = base.weight.to(dtype)
-        return weight
-    from bitsandbytes.functional import dequantize_4bit
-
-    matrix: Tensor = dequantize_4bit(base.weight.data, state)
-    return matrix.to(dtype)
 
 
 def _is_rms_norm(module: Any) -> bool:
