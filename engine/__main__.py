@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from .config.checks.budget import budget_of, price_of, require_budget_left
 from .config.load import read_resolved
 from .core.lr_range import LrRange
 from .errors import FttuiError, StateNotSaved, TrainingFailed
@@ -173,6 +174,7 @@ def _session(
         asked.lr_range,
         asked.accept_changed,
         asked.paused and not attempt.repeated,
+        history.used,
     )
     unanswered = UnansweredCommands(history.answered, event_log.record)
     event_log.listen(unanswered.observe)
@@ -340,6 +342,7 @@ def _train(
     timeout_s = read_resolved(run.config).train.collective_timeout_s
     place = take_place(timeout_s, facts_of(start))
     start = agreed_start(start, place.every)
+    require_budget_left(read_resolved(run.config), start.used, resume_command(run.id))
     with _watched_ranks(run, event_log, place, start.attempt, early):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
@@ -348,6 +351,8 @@ def _train(
         exit_code=StateNotSaved.exit_code if outcome.unsaved else 0,
         error=outcome.unsaved,
         checkpoint=outcome.checkpoint,
+        reason=outcome.reason,
+        usage=outcome.usage,
     )
 
 
@@ -424,6 +429,8 @@ def _announce(start: SessionStart, event_log: EventLog) -> RunStarted:
         micro_batch_size=config.train.micro_batch_size,
         accumulation=config.train.accumulation,
         versions={"fttui": version("fttui"), "torch": version("torch")},
+        price=price_of(config),
+        budget=budget_of(config),
     )
     if int(os.environ.get("RANK", "0")) == 0:
         after = history.newest.seq if history.newest else 0

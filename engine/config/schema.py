@@ -19,6 +19,8 @@ from .sections.base import (
     Positive,
 )
 from .sections.base import Section as Section
+from .sections.budget import BudgetConfig as BudgetConfig
+from .sections.budget import PriceConfig as PriceConfig
 from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
 from .sections.file_endings import without_ending
 from .sections.mix import MixPhase as MixPhase
@@ -303,6 +305,8 @@ class RunConfig(Section, frozen=True, kw_only=True):
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     policy: PolicyConfig = PolicyConfig()
+    price: PriceConfig = PriceConfig()
+    budget: BudgetConfig = BudgetConfig()
     hub: HubConfig = HubConfig()
     trackers: list[Tracker] = []
     """Trackers that the run is delivered to while it trains, by processes beside it."""

@@ -117,3 +117,44 @@ class CulpritSearch(msgspec.Struct, frozen=True, kw_only=True):
     """Number of steps before that of the anomaly whose samples were searched too."""
     why_not_quarantined: str = ""
     """Why the culprits cannot be kept out by a command; empty if they can."""
+
+
+class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """One reason for which data is dropped, cut, masked, ignored or guessed, and how often."""
+
+    reason: str
+    """Name of the reason, as in `data.accept`."""
+    text: str
+    """The finding in words, such as `truncated to data.max_length`."""
+    unit: str
+    """The counted unit, such as `records`."""
+    count: int
+    total: int
+    """Number of units that were looked at."""
+    place: str = ""
+    """Where the reason applied first, such as `train.jsonl:7`."""
+    detail: str = ""
+    """What was found there, such as the name of a column."""
+    remedy: str = ""
+    """The step that avoids the finding."""
+
+    @property
+    def amount(self) -> str:
+        """The number of units, out of how many, such as `3 of 45 records (6.7 %)`."""
+        percent = 100 * self.count / max(1, self.total)
+        if self.count < self.total and percent >= 99.5:
+            share = "over 99"  # all but a few are not all
+        else:
+            share = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
+        return f"{self.count:,} of {self.total:,} {self.unit} ({share} %)"
+
+    @property
+    def where(self) -> str:
+        """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
+        parts = [part for part in (self.place, self.detail) if part]
+        return f"first: {', '.join(parts)}" if parts else ""
+
+    @property
+    def line(self) -> str:
+        """The finding as one line of text."""
+        return f"{self.amount} {self.text}" + (f"; {self.where}" if self.where else "")

@@ -9,54 +9,21 @@ from __future__ import annotations
 import msgspec
 
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
-from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
+from .event_parts import (
+    CulpritSearch,
+    KernelTime,
+    ModuleFlow,
+    ProfilePart,
+    RecommendedCommand,
+)
+from .event_parts import DataFinding as DataFinding
 from .settings import LearningRate, RunSettings
 from .states import RunState
+from .usage.amounts import Budget, Price, Usage
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
     """Base of all events; the tag `k` on the wire is the class name."""
-
-
-class DataFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """One reason for which data is dropped, cut, masked, ignored or guessed, and how often."""
-
-    reason: str
-    """Name of the reason, as in `data.accept`."""
-    text: str
-    """The finding in words, such as `truncated to data.max_length`."""
-    unit: str
-    """The counted unit, such as `records`."""
-    count: int
-    total: int
-    """Number of units that were looked at."""
-    place: str = ""
-    """Where the reason applied first, such as `train.jsonl:7`."""
-    detail: str = ""
-    """What was found there, such as the name of a column."""
-    remedy: str = ""
-    """The step that avoids the finding."""
-
-    @property
-    def amount(self) -> str:
-        """The number of units, out of how many, such as `3 of 45 records (6.7 %)`."""
-        percent = 100 * self.count / max(1, self.total)
-        if self.count < self.total and percent >= 99.5:
-            share = "over 99"  # all but a few are not all
-        else:
-            share = f"{percent:.0f}" if percent >= 10 else f"{percent:.2g}"
-        return f"{self.count:,} of {self.total:,} {self.unit} ({share} %)"
-
-    @property
-    def where(self) -> str:
-        """The first place and its detail, such as `first: train.jsonl:7`; empty if unknown."""
-        parts = [part for part in (self.place, self.detail) if part]
-        return f"first: {', '.join(parts)}" if parts else ""
-
-    @property
-    def line(self) -> str:
-        """The finding as one line of text."""
-        return f"{self.amount} {self.text}" + (f"; {self.where}" if self.where else "")
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
@@ -101,6 +68,10 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Names of the sources of the training data, if there are several."""
     mix: dict[str, float] = {}
     """Weights of the sources by a command; empty for those of the configuration."""
+    price: Price | None = None
+    """Prices of energy and time; None if the configuration names none."""
+    budget: Budget | None = None
+    """The most that the run may use; None without a limit."""
 
 
 class StateChanged(Event, frozen=True, kw_only=True, tag="StateChanged"):
@@ -174,6 +145,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     rank_power_w: list[float] = []
     extra: dict[str, float] = {}
     """Further metrics of the task, such as `pos_cos`, `neg_cos` and `top1`."""
+    usage: Usage | None = None
+    """What the run has used so far, over all of its starts; None in journals of older versions."""
 
     @property
     def rate(self) -> LearningRate:
@@ -446,6 +419,16 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
     """The error in one paragraph; empty without one. The traceback is in the engine log."""
     checkpoint: str | None = None
     """Name of the checkpoint to resume from; None without one."""
+    reason: str = ""
+    """Why the run was stopped, such as a budget that is used up; empty if nobody gave a reason."""
+    usage: Usage | None = None
+    """What the run has used in total; None if its process could not measure it at its end."""
+
+
+class UsageMeasured(Event, frozen=True, kw_only=True, tag="UsageMeasured"):
+    """What the run has used was measured between steps, for example in a pause."""
+
+    usage: Usage
 
 
 class DataFindingsChanged(Event, frozen=True, kw_only=True, tag="DataFindingsChanged"):
@@ -482,6 +465,7 @@ AnyEvent = (
     | SampleGenerated
     | RunEnded
     | DataFindingsChanged
+    | UsageMeasured
 )
 
 

@@ -16,6 +16,8 @@ from ..protocol.events import (
     StepFinished,
 )
 from ..protocol.settings import LearningRate
+from ..protocol.usage.amounts import Usage
+from ..protocol.usage.tally import UsageTally
 from .run_status import LifecycleStatus
 
 
@@ -38,11 +40,20 @@ class JournalSummary:
         """Ids of commands that were applied or failed."""
         self.unresolved: dict[str, int] = {}
         """Anomalies without a verdict → the step at which each was raised."""
+        self.tally = UsageTally()
+        """What the run has used, as far as it was measured."""
+
+    @property
+    def used(self) -> Usage:
+        """What the run has used up to its newest record."""
+        return self.tally.up_to(self.newest.time if self.newest else None)
 
     def add(self, record: Record) -> None:
         """Take in the next record; a jump in sequence numbers means that records are missing."""
         if self.newest is not None and record.seq > self.newest.seq + 1:
             self.status.skip_events()
+        before = self.newest.time if self.newest else None
+        self.tally = self.tally.after(record.event, record.time, before)
         self.newest = record
         if record.timeline > self.timeline:
             self.timeline, self.step = record.timeline, record.step

@@ -17,9 +17,10 @@ from ..protocol.codec import DecodeError, decode_readable, peek_seq
 from ..protocol.events import Record
 from ..protocol.settings import LearningRate
 from ..protocol.states import RunState
+from ..protocol.usage.amounts import Price, Usage
 from .folder.open_folder import open_plain
 from .journal import FrameReader, read_past_damage, valid_frames
-from .journal_summary import summarize_records
+from .journal_summary import JournalSummary, summarize_records
 from .known_runs import known_runs
 from .processes.marks import read_engine_status
 from .run_dir import RunDirectory, require_runs_folder
@@ -49,6 +50,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
     engine_host: str = ""
     """The other machine that the engine was started on; empty if that is the machine that lists."""
+    usage: Usage | None = None
+    """What the run has used, over all of its starts; None if it could not be read."""
+    price: Price | None = None
     unreadable: str = ""
     """Why nothing is known about the run; empty if it could be read."""
 
@@ -236,12 +240,19 @@ def summarize(run: RunDirectory) -> RunSummary:
         loss=journal.loss,
         last_time=newest.time if newest else None,
         error=journal.status.error,
+        usage=journal.used,
+        price=journal.tally.price,
     )
 
 
 def learning_rate(run: RunDirectory) -> LearningRate:
     """Return the learning rate in force, as far as the journal of a run holds it."""
-    return summarize_records(read_ends(run.journal)).learning_rate
+    return known_ends(run).learning_rate
+
+
+def known_ends(run: RunDirectory) -> JournalSummary:
+    """Return the summary of the beginning and the end of the journal of a run."""
+    return summarize_records(read_ends(run.journal))
 
 
 def read_ends(path: Path) -> list[Record]:

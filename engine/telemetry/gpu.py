@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 _UUID_PREFIXES = ("GPU-", "MIG-")
 _SENT, _RECEIVED = 0, 1
@@ -31,6 +32,8 @@ class GpuSample:
     """Memory used by all processes on the card, not only this one."""
     pcie_bytes_per_s: float | None = None
     """Bytes sent and received, measured over about 20 ms."""
+    energy_j: float | None = None
+    """Energy of the card since its driver was loaded, which cards since Volta count."""
 
 
 class GpuSampler:
@@ -66,6 +69,7 @@ class GpuSampler:
             total_bytes=None if memory is None else int(memory.total),
             used_bytes=None if memory is None else int(memory.used),
             pcie_bytes_per_s=self._pcie_bytes_per_s(),
+            energy_j=_number(lambda: nvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1000),
         )
 
     def links(self) -> str:
@@ -98,16 +102,46 @@ class GpuSampler:
         return None if sent is None or received is None else sent + received
 
 
+class MeteredEnergy(NamedTuple):
+    """The energy of a card since it was first sampled."""
+
+    joules: float = 0.0
+    seconds: float = 0.0
+    """Seconds in which it could be measured; 0 if it never could."""
+
+    def after(self, before: GpuSample, now: GpuSample, seconds: float) -> MeteredEnergy:
+        """Return the energy after another sample, `seconds` after the one before.
+
+        The card's own counter is exact; without one, the mean of both powers counts for the time.
+        """
+        if before.energy_j is not None and now.energy_j is not None:
+            used = now.energy_j - before.energy_j
+            if used >= 0:  # a driver that was loaded again counts from 0
+                return MeteredEnergy(self.joules + used, self.seconds + seconds)
+        if before.power_w is None or now.power_w is None:
+            return self
+        used = seconds * (before.power_w + now.power_w) / 2
+        return MeteredEnergy(self.joules + used, self.seconds + seconds)
+
+
 class BackgroundSampler:
     """Reads the sensors in a daemon thread, so the training thread only takes the last reading.
 
     A slow or stuck driver then delays a reading, but never an optimizer step.
     """
 
-    def __init__(self, sampler: GpuSampler, period_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        sampler: GpuSampler,
+        period_s: float = 1.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._sampler = sampler
         self._period_s = period_s
+        self._clock = clock
         self._last = sampler.sample()
+        self._sampled_at = clock()
+        self._energy = MeteredEnergy()
         self._stop = threading.Event()
         if sampler.available:
             threading.Thread(target=self._run, name="gpu-sampler", daemon=True).start()
@@ -117,13 +151,29 @@ class BackgroundSampler:
         """The newest reading; the first was taken by the constructor."""
         return self._last
 
+    @property
+    def energy(self) -> MeteredEnergy:
+        """The energy from the first reading to the newest one."""
+        return self._energy
+
+    @property
+    def reads_power(self) -> bool:
+        """Whether the newest reading has the power or the energy of the card."""
+        return self._last.power_w is not None or self._last.energy_j is not None
+
     def close(self) -> None:
         """Stop sampling; return at once even if a reading is stuck."""
         self._stop.set()
 
     def _run(self) -> None:
         while not self._stop.wait(self._period_s):
-            self._last = self._sampler.sample()
+            self.take()
+
+    def take(self) -> None:
+        """Read the sensors once; the thread calls it in every period."""
+        sample, now = self._sampler.sample(), self._clock()
+        self._energy = self._energy.after(self._last, sample, now - self._sampled_at)
+        self._last, self._sampled_at = sample, now
 
 
 def visible_device(index: int, visible: str | None) -> int | str | None:

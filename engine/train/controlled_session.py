@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from ..config.checks.budget import budget_of, price_of
 from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
 from ..protocol.events import AnomalyResolved, RolledBack
 from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
+from ..protocol.usage.amounts import Usage
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.identity.run_identity import RunIdentity
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
+from ..telemetry.gpu import BackgroundSampler
 from .checkpoint.checkpointer import Checkpointer
 from .control.command_executor import CommandExecutor
 from .control.command_queue import CommandQueue
@@ -36,14 +40,16 @@ from .control.step_replay import NoReplay, OnRequest
 from .distributed.agreement import Agreement
 from .distributed.nodes import ONE_NODE, NodePlace
 from .event_log import EventLog
-from .loop.memory_meter import MemoryMeter
-from .loop.step_conclusion import Flow, StepConclusion
+from .loop.memory_meter import MemoryMeter, sampler_of
+from .loop.step_conclusion import Flow, Measured, StepConclusion
 from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
 from .monitoring.gradient_flow import GradientFlow
 from .monitoring.monitor import TrainingMonitor, build_monitor
 from .session_start import SessionStart
 from .signals import StopSignals
+from .usage.budget import RunMeter, require_power
+from .usage.meter import UsageMeter
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,10 @@ class SessionOutcome:
     """Name of the newest complete checkpoint; None without one."""
     unsaved: str = ""
     """Why the last state could not be saved; empty if it is on disk or was not to be saved."""
+    reason: str = ""
+    """Why the run was stopped; empty if it was not, or nobody gave a reason."""
+    usage: Usage | None = None
+    """What the run has used, over all of its starts."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +83,9 @@ class SessionParts:
     trainer: ControlledTrainer
     device: torch.device
     flow: Flow
+    meter: RunMeter
+    sampler: BackgroundSampler | None = None
+    """Reads the sensors of the device; None without a GPU."""
     profiler: Profiler | None = None
     """None for a trainer that cannot be profiled."""
     repeatable: Repeatable | None = None
@@ -101,14 +114,16 @@ class ControlledSession:
         self._monitor = parts.monitor
         self._queue = parts.queue
         self._finishes = parts.finishes
+        self._meter = parts.meter
+        parts.meter.stop_by(partial(control.stop, "budget"))
+        control.while_held = parts.meter.while_held
         conclusion = StepConclusion(
             event_log,
             control,
             parts.monitor,
             parts.agreement,
             set_lr=trainer.set_lr,
-            flow=parts.flow,
-            memory_plan=parts.memory_plan,
+            measured=Measured(parts.flow, parts.meter, parts.memory_plan),
             after_update=parts.after_update,
         )
         self._commands = CommandScheduler(
@@ -145,7 +160,7 @@ class ControlledSession:
             executor=self._executor,
             conclusion=conclusion,
             on_request=on_request,
-            memory=MemoryMeter(parts.device, every_s=parts.memory_every_s),
+            memory=MemoryMeter(parts.device, every_s=parts.memory_every_s, sampler=parts.sampler),
             device=parts.device,
         )
 
@@ -232,11 +247,33 @@ class ControlledSession:
         self._commands.refuse_rest(
             "the run was stopped" if control.ending else "the run has finished"
         )
+        usage = self._meter.measure()
         self._queue.close()
         if due and not (control.ending and self._finishes):
             # Anomalies of a run that was stopped wait for the process that resumes it.
             self._monitor.end()
-        return SessionOutcome(state, executor.newest, executor.unsaved)
+        return SessionOutcome(state, executor.newest, executor.unsaved, control.ended_for, usage)
+
+
+def meter_of(
+    start: SessionStart,
+    config: RunConfig,
+    agreement: Agreement,
+    sampler: BackgroundSampler | None,
+    event_log: EventLog,
+) -> RunMeter:
+    """Return the meter of a run with its budget; all ranks call this together.
+
+    A run that only measures something has no budget.
+
+    Raises:
+        ConfigError: the budget limits energy, and a rank cannot read the power of its device.
+    """
+    meter = UsageMeter(agreement, start.used, start.began, sampler)
+    if start.measures_only:
+        return RunMeter(meter, event_log, price_of(config), None)
+    require_power(config, meter)
+    return RunMeter(meter, event_log, price_of(config), budget_of(config), start.run.id)
 
 
 def open_control(
@@ -317,6 +354,7 @@ class ControlSetup:
         monitor = build_monitor(self.config, CheckpointStore(run), event_log, reporter, agreement)
         queue = CommandQueue(run, agreement, self.signals, event_log.folder_losses)
         control = open_control(self.start, self.config, queue, event_log, monitor)
+        sampler = sampler_of(self.device)
         parts = SessionParts(
             config=self.config,
             run=run,
@@ -329,6 +367,8 @@ class ControlSetup:
             trainer=trainer,
             device=self.device,
             flow=GradientFlow(model),
+            meter=meter_of(self.start, self.config, agreement, sampler, event_log),
+            sampler=sampler,
             finishes=self.finishes,
             memory_every_s=self.memory_every_s,
         )

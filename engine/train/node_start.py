@@ -37,6 +37,7 @@ def facts_of(start: SessionStart) -> RankFacts | None:
         versions=_versions(),
         resume=start.resume,
         accept_changed=sorted(start.accept_changed),
+        used=start.used,
     )
     if not place.several:  # all ranks read the same files
         return facts
@@ -55,7 +56,7 @@ def _versions() -> dict[str, str]:
 
 
 def agreed_start(start: SessionStart, every: Sequence[RankFacts]) -> SessionStart:
-    """Return the start of this rank with the checkpoint that rank 0 resumes from.
+    """Return the start of this rank with the checkpoint that rank 0 resumes from and the usage.
 
     On another node, the configuration of the run folder becomes that of rank 0.
 
@@ -73,4 +74,9 @@ def agreed_start(start: SessionStart, every: Sequence[RankFacts]) -> SessionStar
     first = every[0]
     if NodePlace.of(os.environ).remote:
         start.run.write(start.run.config, first.resolved.encode())
-    return replace(start, resume=first.resume, accept_changed=frozenset(first.accept_changed))
+    return replace(
+        start,
+        resume=first.resume,
+        accept_changed=frozenset(first.accept_changed),
+        used=first.used,
+    )

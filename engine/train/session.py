@@ -33,14 +33,16 @@ from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.data_sample import write_sample
 from ..run.identity.run_identity import RunIdentity
 from ..run.run_dir import RunDirectory
+from ..telemetry.gpu import BackgroundSampler
 from .checkpoint.ema import WeightsEma
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
 from .control.culprit_search import Repeatable
-from .controlled_session import ControlledSession, SessionOutcome, SessionParts
+from .controlled_session import ControlledSession, SessionOutcome, SessionParts, meter_of
 from .distributed.place import RankPlace
 from .distributed.rank_agreement import agreement_of
 from .event_log import EventLog
+from .loop.memory_meter import sampler_of
 from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
 from .monitoring.lr_find import LrRangeTest
@@ -87,10 +89,11 @@ def train(
         signals: counts stop requests from outside.
     """
     identity = hash_content(start, started.incarnation, place, event_log)
+    sampler = sampler_of(place.device)
     known, divided = event_log.listeners, ""
     while True:
         try:
-            return _train(start, started, place, event_log, signals, identity, divided)
+            return _train(start, started, place, event_log, signals, identity, sampler, divided)
         except memory_probe.MicroBatchTooLarge as error:
             smaller = error.smaller
         # The error kept everything alive that was built for the larger micro-batch.
@@ -129,6 +132,7 @@ def _train(
     event_log: EventLog,
     signals: StopSignals,
     identity: RunIdentity | None,
+    sampler: BackgroundSampler | None,
     divided: str,
 ) -> SessionOutcome:
     """Load and train the run once.
@@ -157,6 +161,8 @@ def _train(
         repeatable=repeatable_of(setup, controlled),
         device=place.device,
         flow=flow_of(trainer, setup.loaded.model),
+        meter=meter_of(start, setup.config, setup.agreement, sampler, event_log),
+        sampler=sampler,
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_probe.plan_check(planned),
         identity=identity,
@@ -175,10 +181,15 @@ def _train(
         known = with_data_settings(started, planned, source, control)
         event_log.record(describe(known, setup, resumed, facts))
 
-    if start.lr_range is not None:
-        LrRangeTest(start.lr_range, event_log, control.demand)
+    begin_lr_range(start, event_log, control)
     run_steps(trainer, session.step_loop, begin, queue, alone=setup.agreement.alone)
     return session.conclude()
+
+
+def begin_lr_range(start: SessionStart, event_log: EventLog, control: ControlState) -> None:
+    """Begin the learning rate range test if the run was started for one."""
+    if start.lr_range is not None:
+        LrRangeTest(start.lr_range, event_log, control.demand)
 
 
 def with_data_settings(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 from ..core.lr_range import LrRange
+from ..protocol.usage.amounts import Usage
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from .distributed.elastic import LaunchAttempt
@@ -31,6 +33,10 @@ class SessionStart:
     """Kinds of content that may differ from the content of the checkpoint."""
     paused: bool = False
     """Whether the run is paused before its first step."""
+    used: Usage = field(default_factory=Usage)
+    """What earlier processes of this run have used; other ranks than 0 learn it from rank 0."""
+    began: float = field(default_factory=time.monotonic)
+    """Start of this process in monotonic seconds."""
 
     @property
     def measures_only(self) -> bool:

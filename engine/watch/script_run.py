@@ -26,6 +26,7 @@ from ..followers.launch import launch_followers
 from ..hub.launch import launch_hub
 from ..protocol.events import RunEnded, RunStarted
 from ..protocol.states import RunState
+from ..protocol.usage.amounts import Usage
 from ..run.files import free_bytes
 from ..run.processes.marks import EngineMark, ProcessMark, write_mark
 from ..run.run_dir import RunDirectory, RunOrigin, create_run, require_runs_folder, runs_root
@@ -97,7 +98,15 @@ class ScriptRun:
             with suppress(FileNotFoundError):  # the viewer has ended and removed the folder
                 (Path(folder) / self.run.id).write_text(str(self.run.path), encoding="utf-8")
 
-    def end(self, state: RunState, *, error: str = "", checkpoint: str | None = None) -> None:
+    def end(
+        self,
+        state: RunState,
+        *,
+        error: str = "",
+        checkpoint: str | None = None,
+        reason: str = "",
+        usage: Usage | None = None,
+    ) -> None:
         """Record the end of the run and close its journal; a second end changes nothing.
 
         Commands without an outcome get one, and a success whose last events could not be written
@@ -108,7 +117,14 @@ class ScriptRun:
         self._ended = True
         atexit.unregister(self._end_unfinished)
         code = 0 if state in (RunState.FINISHED, RunState.STOPPED) else TrainingFailed.exit_code
-        ended = RunEnded(state=state, exit_code=code, error=error, checkpoint=checkpoint)
+        ended = RunEnded(
+            state=state,
+            exit_code=code,
+            error=error,
+            checkpoint=checkpoint,
+            reason=reason,
+            usage=usage,
+        )
         end_run(self.run, self._writer, ended, self.event_log.record, self._conclude)
         for handler in self._handlers:
             logging.getLogger("fttui").removeHandler(handler)

@@ -58,6 +58,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.usage.amounts import Usage
 from fttui.tui.view_model.connection_port import (
     BeatArrived,
     CommandAnswered,
@@ -194,7 +195,15 @@ class Script:
             gpu_power_w=91.0 if self.gpu else None,
             pcie_bytes_per_s=2.4 * GIB if self.gpu else None,
             extra={"pos_cos": 0.7, "neg_cos": 0.12},
+            usage=self._usage(),
         )
+
+    def _usage(self) -> Usage:
+        """What the run has used at the end of the step: 91 W of the card, unknown without one."""
+        seconds = self.now + STEP_S - EPOCH
+        if not self.gpu:
+            return Usage(seconds=seconds, device_s=seconds, unmetered_s=seconds)
+        return Usage(seconds=seconds, device_s=seconds, energy_j=91.0 * seconds)
 
     def _schedule(self) -> float:
         warm = min(1.0, self.step / 150)

@@ -224,6 +224,7 @@ def play(
             profile_steps=profile_steps,
             lr_range=lr_range,
             accept_changed=accept_changed,
+            used=history.used,
         )
         outcome = train(start, started, place, event_log, signals or StopSignals())
     finally:

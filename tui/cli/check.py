@@ -112,6 +112,8 @@ def check_configuration(
     from fttui.engine.config.load import load_config
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards
 
+    from .preflight.expected import expected_lines, measured_before
+
     if runs_dir is not None:
         require_runs_folder(runs_root(runs_dir))
     loaded = load_config(path, overrides)
@@ -126,6 +128,9 @@ def check_configuration(
         say(f"warning: not found yet: {problem.key}: {problem.text}")
     for line in chain(course(loaded.config), needs(loaded, hardware)):
         say(line)  # the estimate is printed before a model that does not fit is refused
+    root = runs_root(runs_dir)
+    for line in expected_lines(loaded.config, measured_before(loaded.config, root)):
+        say(line)
     if not missing:
         look_into_data(loaded.resolved, show, tokens=tokens)
     return 0

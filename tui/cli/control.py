@@ -7,6 +7,7 @@ import asyncio
 import math
 import textwrap
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
@@ -18,15 +19,17 @@ from fttui.engine.protocol.command_kinds import MOST_RAISED
 from fttui.engine.protocol.commands import (
     COMMANDS,
     AnyCommand,
+    Rollback,
     describe_command,
     parse_command,
     slip,
 )
+from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.run.processes.marks import read_engine, read_engine_status
 from fttui.engine.run.processes.ownership import require_own_process
 from fttui.engine.run.run_dir import RunDirectory, runs_root
-from fttui.engine.run.run_index import find_run, learning_rate
+from fttui.engine.run.run_index import find_run, learning_rate, read_ends
 
 from ..connection.ssh.remote_host import RemoteHost, is_remote, parse_target
 from ..view_model.command_effect import change, effect
@@ -177,9 +180,31 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
     run, command = _addressed(words, runs_root(options.runs_dir))
     require_engine(run)
     require_confirmed(command, learning_rate(run), yes=options.yes)
+    if isinstance(command, Rollback) and not options.json:
+        for line in rollback_cost(read_ends(run.journal), command):
+            warn(line)
     from ..connection.local import LocalSession
 
     return LocalSession(run, one_shot=True), command
+
+
+def rollback_cost(records: Sequence[Record], command: Rollback) -> Iterator[str]:
+    """Yield what a rollback gives up: steps, time, energy and money, as far as they are known.
+
+    Nothing is yielded for a checkpoint that is not among the records, the end of the journal.
+    """
+    from ..dialogs.command_cost import given_up, meant
+    from ..text.usage import energy_and_money
+    from ..view_model.app_state import AppState
+    from ..view_model.reducer import apply_many
+    from ..view_model.run_view import RunView
+
+    state = AppState(run=apply_many(RunView(), records))
+    found = meant(state, command)
+    if found is not None:
+        lost = given_up(state, found)
+        spent = energy_and_money(lost.used, state.run.tally.price) if lost.used else []
+        yield f"the rollback gives up {', '.join([lost.words, *spent])}"
 
 
 def _session_there(words: list[str], options: argparse.Namespace) -> tuple[Session, AnyCommand]:

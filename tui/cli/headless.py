@@ -20,6 +20,7 @@ from fttui.engine.protocol.codec import DecodeError, decode_record
 from fttui.engine.protocol.culprit_text import culprit_headline
 from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.step_memory import memory_in_use
+from fttui.engine.protocol.usage.amounts import Price
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.journal import FrameReader
 
@@ -27,6 +28,7 @@ from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..text import format as fmt
 from ..text.control_characters import one_line
+from ..text.usage import used_words
 from ..view_model.command_effect import change, effect, holds
 
 _POLL_S = 0.1
@@ -54,6 +56,7 @@ class HeadlessLog:
         self._state: RunState | None = None
         self._error = ""
         """Text of the newest error in the log."""
+        self._price: Price | None = None
 
     def lines(self, record: ev.Record, now: float) -> Iterator[str]:
         """Yield the lines for a record, often none; `now` is in monotonic seconds."""
@@ -65,7 +68,7 @@ class HeadlessLog:
                     self._next_progress_line = now + _LINE_EVERY_S
                     yield f"{label} {100 * done / total:.0f} %" if total else label
             case ev.RunStarted(total_steps=total_steps, devices=devices):
-                self._total_steps = total_steps
+                self._total_steps, self._price = total_steps, record.event.price
                 if devices:  # a start emits two of these events; the first has no devices yet
                     yield from _plain_lines(record.event, record.step)
             case ev.StateChanged():
@@ -73,8 +76,8 @@ class HeadlessLog:
             case ev.LogEmitted(level="error", text=text):
                 self._error = text
                 yield from _plain_lines(record.event, record.step)
-            case ev.RunEnded(error=error) as ended if error and error in self._error:
-                yield from _plain_lines(msgspec.structs.replace(ended, error=""), record.step)
+            case ev.RunEnded():
+                yield from self._end(record.event, record.step)
             case _:
                 yield from _plain_lines(record.event, record.step)
 
@@ -88,6 +91,14 @@ class HeadlessLog:
         self._state = event.state
         where = f" before step {step + 1}" if event.state is RunState.PAUSED else ""
         yield f"state {event.state.value}{where}{f': {event.detail}' if event.detail else ''}"
+
+    def _end(self, ended: ev.RunEnded, step: int) -> Iterator[str]:
+        """Yield the lines for the end, without an error that the log has told already."""
+        if ended.error and ended.error in self._error:
+            ended = msgspec.structs.replace(ended, error="")
+        yield from _plain_lines(ended, step)
+        if ended.usage is not None:
+            yield f"used: {used_words(ended.usage, self._price)}"
 
     def _step(self, record: ev.Record, step: ev.StepFinished, now: float) -> Iterator[str]:
         before = self._step_s
@@ -161,7 +172,8 @@ def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
         case ev.LogEmitted(level=level, text=text) if level in {"warning", "error"}:
             yield f"{level}: {text}"
         case ev.RunEnded(state=state, error=error, checkpoint=checkpoint):
-            yield f"{state.value} at step {step}{f': {error}' if error else ''}"
+            why = error or event.reason
+            yield f"{state.value} at step {step}{f': {why}' if why else ''}"
             if checkpoint:
                 yield f"last checkpoint: {checkpoint}"
 

@@ -9,8 +9,8 @@ from shlex import quote
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import ConfigError, FttuiError
-from fttui.engine.run.run_dir import require_runs_folder, runs_root
-from fttui.engine.run.run_index import find_run
+from fttui.engine.run.run_dir import require_runs_folder, resume_command, runs_root
+from fttui.engine.run.run_index import find_run, known_ends
 
 from ..connection.nodes import JOIN_S
 from ..text.format import plural
@@ -196,6 +196,7 @@ def resumed(
     Raises:
         FttuiError: it cannot be resumed; the text says why.
     """
+    from fttui.engine.config.checks.budget import require_budget_left
     from fttui.engine.config.earlier import read_as_before
     from fttui.engine.config.load import data_keys, parse_resolved, read_config, with_config
     from fttui.engine.config.memory.planning import with_earlier_decisions
@@ -227,6 +228,7 @@ def resumed(
         require_consent(
             loaded.config, options.trust_code, f"fttui run --resume {quote(options.resume)}"
         )
+        require_budget_left(loaded.config, known_ends(run).used, resume_command(run.id))
         train = loaded.config.train
         require_launch(train.nodes, cluster.launch)
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 from fttui.engine.protocol.commands import Rollback
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.usage.amounts import Usage
 
 from ..text import format as fmt
+from ..text.usage import energy_and_money
 from ..view_model.app_state import AppState
 from ..view_model.branches import lineage, live_ends, value_on
 from ..view_model.run_view import CheckpointView, RunView
@@ -20,6 +22,8 @@ class LostWork:
     steps: int
     seconds: float | None
     """Wall time of those steps; None if it is unknown."""
+    used: Usage | None = None
+    """What the run has used for them; None if it is unknown."""
 
     @property
     def words(self) -> str:
@@ -41,7 +45,16 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
         since = value_on(run.branches, len(run.branches) - 1, "time", common) or run.started_at
     if newest is None or since is None:
         return LostWork(run.step - common, None)
-    return LostWork(run.step - common, max(0.0, newest - since))
+    before = checkpoint.used if on_lineage(state, checkpoint) else run.used_at(common)
+    used = None if before is None else run.used.since(before)
+    return LostWork(run.step - common, max(0.0, newest - since), used)
+
+
+def meant(state: AppState, command: Rollback) -> CheckpointView | None:
+    """Return the checkpoint that a rollback returns to; None if there is no such checkpoint."""
+    wanted = command.checkpoint
+    found = [c for c in state.run.checkpoints if wanted in ("last", c.name, str(c.step))]
+    return found[-1] if found else None
 
 
 def on_lineage(state: AppState, checkpoint: CheckpointView) -> bool:
@@ -72,8 +85,11 @@ def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) 
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
+    price = state.run.tally.price
+    spent = [] if loss.used is None else energy_and_money(loss.used, price)
     rows = [
         f"Back to step {checkpoint.step:,}; the rollback loses {loss.words} of work.",
+        *([f"That work has taken {' and '.join(spent)}, which stay spent."] if spent else []),
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (unchanged)"

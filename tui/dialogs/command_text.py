@@ -32,7 +32,7 @@ from ..view_model.app_state import AppState
 from ..view_model.incidents.alarm import Anomaly
 from ..view_model.incidents.incident import Incident
 from ..view_model.run_view import RunView
-from .command_cost import consequence
+from .command_cost import consequence, meant
 
 _LONGEST = 240
 """Most characters of a text of a program in a dialog: three or four lines of 80 columns."""
@@ -78,10 +78,9 @@ def in_words(state: AppState, command: AnyCommand) -> list[str]:
     match command:
         case Recover():
             return _recovery(state, command)
-        case Rollback(checkpoint=wanted):
-            known = state.run.checkpoints
-            found = [c for c in known if wanted in ("last", c.name, str(c.step))]
-            return consequence(state, command, found[-1]) if found else []
+        case Rollback():
+            found = meant(state, command)
+            return consequence(state, command, found) if found else []
         case Stop():
             return stopping(state, save=command.save)
         case _:

@@ -19,6 +19,7 @@ from ..view_model.branches import (
     EVAL,
     FULLEST,
     TOKENS,
+    USAGE,
     parts_of,
     smoothed,
 )
@@ -308,7 +309,7 @@ def panel_for(metric: str) -> Panel:
 
 STEPWISE = frozenset({"lr", "lr_schedule", "lr_scale", "clip"})
 """Metrics that are settings, which keep their value until somebody or the schedule changes it."""
-_UNPLOTTED = ("time", "loss~", TOKENS, CLIPPED, "rank_")
+_UNPLOTTED = ("time", "loss~", TOKENS, CLIPPED, USAGE, "rank_")
 
 
 def metrics_of(run: RunView) -> list[str]:

@@ -19,6 +19,8 @@ SMOOTHINGS = (0.98, 0.9, 0.995)
 EVAL = "eval."
 TOKENS = "tokens_total"
 CLIPPED = "clipped_total"
+USAGE = "usage."
+"""Beginning of the names of the curves of what the run has used."""
 SLOWEST, FASTEST = "rank_s max", "rank_s min"
 FULLEST, EMPTIEST = "rank_mem_bytes max", "rank_mem_bytes min"
 Flags = NDArray[np.bool_]

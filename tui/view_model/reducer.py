@@ -115,6 +115,7 @@ def _add_steps(view: RunView, steps: Steps) -> RunView:
         lr_scale=newest.lr_scale,
         clip=newest.clip,
         progress=None,
+        tally=view.tally.after(newest, last.time, view.time),
     )
 
 
@@ -139,7 +140,10 @@ def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
 
 def _add_event(view: RunView, record: Record) -> RunView:
     stages = after_record(view.stages, record) if view.last is None else view.stages
-    view = replace(view, seq=record.seq, time=record.time, step=record.step, stages=stages)
+    tally = view.tally.after(record.event, record.time, view.time)
+    view = replace(
+        view, seq=record.seq, time=record.time, step=record.step, stages=stages, tally=tally
+    )
     handler = _HANDLERS.get(type(record.event))
     return handler(view, record, record.event) if handler else view
 
@@ -209,6 +213,7 @@ def _checkpoint_saved(view: RunView, record: Record, event: CheckpointSaved) -> 
         pinned=event.pinned,
         note=event.note,
         loss=event.loss,
+        used=view.used,
     )
     others = tuple(c for c in view.checkpoints if c.name != event.name)
     view = replace(view, checkpoints=(*others, saved), progress=None)

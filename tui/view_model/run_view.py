@@ -21,8 +21,10 @@ from fttui.engine.protocol.events import (
     StepsProfiled,
 )
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.usage.amounts import Usage
+from fttui.engine.protocol.usage.tally import UsageTally
 
-from .branches import CLIPPED, EVAL, Branch, live_ends, series_on, value_on
+from .branches import CLIPPED, EVAL, USAGE, Branch, live_ends, series_on, value_on
 from .incidents.alarm import Anomaly
 from .incidents.fold import IncidentRecords, incidents_of
 from .incidents.incident import Incident, ProbationSeen, RollbackMade, current_of
@@ -79,6 +81,8 @@ class CheckpointView:
     pinned: bool
     note: str
     loss: float | None
+    used: Usage = field(default_factory=Usage)
+    """What the run had used when it was written."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,8 @@ class RunView:
     """The newest profile."""
     profiled_at: int = 0
     """Step of that profile."""
+    tally: UsageTally = field(default_factory=UsageTally)
+    """What the run has used, with its prices and its budget."""
     ended: RunEnded | None = None
     unknown: int = 0
     """Number of records of event kinds that this version does not know."""
@@ -207,6 +213,18 @@ class RunView:
     def clipped_share(self) -> float:
         """The share of the live history's updates that were clipped, from 0 to 1."""
         return (self.live_value(CLIPPED) or 0.0) / max(1, self.step)
+
+    @property
+    def used(self) -> Usage:
+        """What the run has used up to its newest record."""
+        return self.tally.up_to(self.time)
+
+    def used_at(self, step: int) -> Usage | None:
+        """Return what the run had used at a step of the live history; None if unknown."""
+        known = {name: self.live_value(f"{USAGE}{name}", step) for name in Usage.__struct_fields__}
+        if known["seconds"] is None:
+            return None
+        return Usage(**{name: value for name, value in known.items() if value is not None})
 
     def open_proposals(self, now: float) -> tuple[OpenProposal, ...]:
         """Return the proposals that have not expired at `now`, the oldest first.

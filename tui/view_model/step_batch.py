@@ -12,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from fttui.engine.protocol.codec import DecodeError, decode_readable
-from fttui.engine.protocol.events import AnyEvent, Record, StepFinished
+from fttui.engine.protocol.events import Record, StepFinished
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -142,13 +143,15 @@ def _few(timeline: int, records: Sequence[Record]) -> Steps:
     )
 
 
-def _numbers(event: AnyEvent) -> Iterator[tuple[str, float]]:
+def _numbers(event: msgspec.Struct) -> Iterator[tuple[str, float]]:
     for name in event.__struct_fields__:
         match getattr(event, name):
             case int() | float() as value:
                 yield name, value
             case dict() as values:
                 yield from ((f"{name}.{key}", value) for key, value in values.items())
+            case msgspec.Struct() as part:
+                yield from ((f"{name}.{key}", value) for key, value in _numbers(part))
             case list() as values:
                 yield from ((f"{name}.{index}", value) for index, value in enumerate(values))
 

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 from textual.content import Content
 
+from fttui.engine.protocol.usage.cost import WARN_AT
+
 from ..actions import key_of
+from ..dialogs.usage_text import nearest_limit
 from ..text import format as fmt
+from ..text.usage import energy_and_money
 from ..view_model.app_state import AppState
 from ..view_model.connection_port import Link
 from .text_line import ALARM, BOLD, DIM, WATCH, Piece, TextLine, assemble, lines, spread, state_text
@@ -101,7 +105,18 @@ def progress_parts(state: AppState, now: float) -> list[Part]:
         parts.append(Part(assemble((f"{step} / {total}", BOLD), share)))
     if run.last:
         parts.append(Part(assemble(f"epoch {run.last.epoch:.2f}"), 6))
-    return [*parts, *_times(state, now), *_best(state)]
+    return [*parts, *_times(state, now), *_used(state), *_best(state)]
+
+
+def _used(state: AppState) -> list[Part]:
+    """Return known energy and money so far, and a budget that is nearly used up."""
+    run = state.run
+    known = energy_and_money(run.used, run.tally.price)
+    parts = [Part(assemble((", ".join(known), DIM)), 7)] if known else []
+    limit = nearest_limit(run)
+    if limit is not None and limit.share >= WARN_AT:
+        parts.append(Part(assemble((f"△ {limit.words}", WATCH)), 1))
+    return parts
 
 
 def _times(state: AppState, now: float) -> list[Part]:

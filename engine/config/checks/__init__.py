@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..schema import RunConfig
 from .batch import check_batch
+from .budget import check_budget
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .machine import check_experts, check_hardware, check_model, check_vision
 from .objective import OBJECTIVE
@@ -45,5 +46,5 @@ __all__ = [
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Return the contradictions within a configuration, whatever machine it runs on."""
-    checks = (check_batch, *OBJECTIVE, *DATA, *TRAINING, check_sharding)
+    checks = (check_batch, check_budget, *OBJECTIVE, *DATA, *TRAINING, check_sharding)
     return [problem for check in checks for problem in check(config)]

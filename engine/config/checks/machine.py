@@ -9,13 +9,21 @@ from ..fast_mode import MIXTURE_OF_EXPERTS, refusal, why_not_fast
 from ..memory.hardware import Hardware
 from ..schema import RunConfig
 from ..sections.optimizers import OPTIMIZERS
+from .budget import limit_without_power, no_power
 from .problem import Problem
 from .sharding import sharded_experts, sharded_vision
 
 
 def check_hardware(config: RunConfig, hardware: Hardware) -> list[Problem]:
     """Return the settings that this machine does not support."""
-    checks = (_check_devices, _check_precision, _check_attention, _check_graphs, _check_package)
+    checks = (
+        _check_devices,
+        _check_precision,
+        _check_attention,
+        _check_graphs,
+        _check_package,
+        _check_power,
+    )
     return [problem for check in checks for problem in check(config, hardware)]
 
 
@@ -115,3 +123,10 @@ def _check_attention(config: RunConfig, hardware: Hardware) -> Iterator[Problem]
             "got flash_attention_2, but the flash-attn package is not installed; pip install "
             "flash-attn, or set auto",
         )
+
+
+def _check_power(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
+    """Yield a limit on energy for a CPU; of a GPU, training knows whether its power can be read."""
+    key = limit_without_power(config)
+    if key is not None and hardware.kind == "cpu":
+        yield no_power(key, "no GPU was found, and the power of a CPU is not read")

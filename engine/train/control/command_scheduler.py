@@ -198,6 +198,7 @@ class CommandScheduler:
                 self._memory.release()
             self._sleep(_HOLD_TICK_S)
             self._look()
+            control.while_held()
             if not self._needs_device() or self._has_device():
                 self.perform_due(executor)
 
@@ -394,7 +395,7 @@ class CommandScheduler:
             return
         self._applied(entry, previous, old, new)
         if isinstance(command, Stop):
-            self._control.end_run()
+            self._control.end_run(entry.reason)
 
     def _applied(self, entry: ControlEntry, previous: RunSettings, old: str, new: str) -> None:
         self._event_log.record(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from ...core.settings import clip_now
-from ...protocol.commands import AnyCommand
+from ...protocol.commands import AnyCommand, Stop
 from ...protocol.settings import Leash, RunSettings
 from ...run.control_log import ControlEntry
 from ..position import Position
@@ -42,12 +42,16 @@ class ControlState:
         """Names of the sources of the training data."""
         self._store = store
         self._clock = clock
+        self.while_held: Callable[[], None] = lambda: None
+        """Called at each look for commands while training is held, on all ranks together."""
         self.due: deque[ControlEntry] = deque()
         """Commands that wait for a boundary, in the order in which they were accepted."""
         self.halted: str | None = None
         """Why training is halted until a command resumes it; None while it is not."""
         self.ending = False
         """Whether the run ends at this boundary."""
+        self.ended_for = ""
+        """Why the run was stopped; empty if it was not, or nobody gave a reason."""
         self.complete = False
         """Whether all planned steps were done before this process started."""
         self.dropped = False
@@ -120,9 +124,14 @@ class ControlState:
         """Let training go on after a halt."""
         self.halted = None
 
-    def end_run(self) -> None:
-        """End the run at this boundary."""
-        self.ending = True
+    def end_run(self, reason: str = "") -> None:
+        """End the run at this boundary, for a reason that its last event gives."""
+        self.ending, self.ended_for = True, reason
+
+    def stop(self, issuer: str, reason: str) -> None:
+        """Stop the run with a checkpoint at the next boundary, unless that is demanded already."""
+        if not self.ending and not any(entry.issuer == issuer for entry in self.due):
+            self.demand(Stop(), issuer, reason)
 
     def mark_complete(self) -> None:
         """Note that no planned step is left, so that none is trained."""

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from ...errors import ConfigError, TrainingFailed
+from ...protocol.usage.amounts import Usage
 
 _POLL_S = 0.2
 _NAMED = 3
@@ -71,6 +72,8 @@ class RankFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Checkpoint to resume from; only that of rank 0 counts."""
     accept_changed: list[str] = []
     """Kinds of content that may have changed since the checkpoint; only those of rank 0 count."""
+    used: Usage = msgspec.field(default_factory=Usage)
+    """What earlier processes of the run have used; only that of rank 0 counts."""
 
 
 class KeyStore(Protocol):

@@ -33,14 +33,28 @@ class MemoryReading(NamedTuple):
     pcie_bytes_per_s: float | None = None
 
 
+def sampler_of(device: torch.device) -> BackgroundSampler | None:
+    """Start to sample the sensors of a GPU in a thread; return None for a CPU."""
+    if device.type != "cuda":
+        return None
+    return BackgroundSampler(GpuSampler(device.index or 0))
+
+
 class MemoryMeter:
     """Reads memory at each step; a thread samples the other GPU readings through NVML."""
 
-    def __init__(self, device: torch.device, *, every_s: float = 0.0) -> None:
-        """Start to sample.
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        every_s: float = 0.0,
+        sampler: BackgroundSampler | None = None,
+    ) -> None:
+        """Start to read.
 
         Args:
             device: device of this rank.
+            sampler: reads the sensors of a GPU already; None starts to read them.
             every_s: least seconds between two readings of a GPU's memory; the steps in between
                 share one, and its peak is that of all steps since the one before.
         """
@@ -50,9 +64,8 @@ class MemoryMeter:
         self._read_at = -math.inf
         self._total_bytes = host_memory().total_bytes
         self._rss_bytes, self._rss_at = 0, -math.inf
-        self._gpu: BackgroundSampler | None = None
-        if device.type == "cuda":
-            self._gpu = BackgroundSampler(GpuSampler(device.index or 0))
+        self._gpu = sampler or sampler_of(device)
+        if self._gpu is not None:
             self._total_bytes = torch.cuda.get_device_properties(device).total_memory
 
     def read(self) -> MemoryReading:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...core.anomaly import Alert
 from ...core.guard import Limits, UpdateVerdict
@@ -23,6 +23,7 @@ from ..control.control_state import ControlState
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 from ..monitoring.monitor import TrainingMonitor
+from ..usage.budget import RunMeter
 from .background_call import BackgroundCall
 from .memory_meter import MemoryReading
 from .step_metrics import DeviceReading, start_total
@@ -44,6 +45,15 @@ class Flow(Protocol):
         """Measure what the update has changed, and return the norms of every module."""
 
 
+class Measured(NamedTuple):
+    """What is measured beside a step."""
+
+    flow: Flow
+    meter: RunMeter
+    memory_plan: MemoryPlanCheck | None = None
+    """Comparison of steps with the memory plan; None without a plan."""
+
+
 class StepConclusion:
     """Holds a step from its last backward pass until its verdict is known and journaled."""
 
@@ -55,8 +65,7 @@ class StepConclusion:
         agreement: Agreement,
         *,
         set_lr: Callable[[float], None],
-        flow: Flow,
-        memory_plan: MemoryPlanCheck | None = None,
+        measured: Measured,
         after_update: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._event_log = event_log
@@ -64,9 +73,7 @@ class StepConclusion:
         self._monitor = monitor
         self._agreement = agreement
         self._set_lr = set_lr
-        self._flow = flow
-        self._memory_plan = memory_plan
-        """Comparison of steps with the memory plan; None without a plan."""
+        self._flow, self._meter, self._memory_plan = measured
         self._after_update = after_update
         """Functions to call after each update that has changed the weights."""
         self.gate: UpdateGate | None = None
@@ -105,7 +112,12 @@ class StepConclusion:
         if reason and (step.held is None or own.held):
             self._flow.before(reason, scale=step.clip_factor)
         totals = start_total(
-            own, step.tally, step.clock.lapped_s(), self._agreement, self._reading(step.memory)
+            own,
+            step.tally,
+            step.clock.lapped_s(),
+            self._agreement,
+            self._reading(step.memory),
+            self._meter.own,
         )
         decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
         step.judged(decision, totals, self._loss_scale() if self._loss_scale else None)
@@ -195,9 +207,11 @@ class StepConclusion:
 
     def _record(self, step: StepRecord) -> StepFinished:
         """Record the event of a step, compare its memory with the plan, and return the event."""
-        event = step.event()
+        event = step.event(self._meter.total)
         self._held_bytes = step.held_bytes(reserves=self._reserves)
         self._event_log.record(event)
+        if event.usage is not None:
+            self._meter.check(event.usage)
         if self._flow.measuring:
             self._event_log.record(self._flow.after())
         self._compare(event)

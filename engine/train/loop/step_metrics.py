@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..distributed.agreement import Agreement, PendingResult
+from ..usage.meter import RankUse
 
 
 @dataclass
@@ -155,6 +156,8 @@ class StepTotals(NamedTuple):
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]
+    uses: list[RankUse]
+    """What the processes of all ranks have used since they started."""
 
     @property
     def skew_s(self) -> float:
@@ -171,17 +174,21 @@ class DeviceReading(NamedTuple):
     power_w: float | None = None
 
 
+_READINGS = len(DeviceReading._fields)
+
+
 def start_total(
     own: RankStep,
     tally: StepMetrics,
     own_s: float,
     agreement: Agreement,
     device: DeviceReading,
+    use: RankUse,
 ) -> PendingResult[StepTotals]:
     """Start to combine the figures of all ranks; the result is read after the update."""
     counts = [float(tally.tokens + own.tokens), float(tally.samples)]
     readings = [math.nan if value is None else float(value) for value in device]
-    mine = [own.loss, *own.parts.values(), *counts, own_s, *readings]
+    mine = [own.loss, *own.parts.values(), *counts, own_s, *readings, *use]
     rows = agreement.start_rows(mine)
     return PendingResult(lambda: _combine(rows.read(), list(own.parts)))
 
@@ -191,6 +198,7 @@ def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
         return _of_one(rows[0], names)
     losses, *columns = (list(column) for column in zip(*rows, strict=True))
     parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
+    device, uses = device[:_READINGS], device[_READINGS:]
     memory, util, temp_c, power_w = ([] if any(map(math.isnan, row)) else row for row in device)
     return StepTotals(
         loss=_mean(losses),
@@ -202,6 +210,7 @@ def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
         rank_util=util,
         rank_temp_c=temp_c,
         rank_power_w=power_w,
+        uses=[RankUse(*row) for row in zip(*uses, strict=True)],
     )
 
 
@@ -212,6 +221,7 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
         row[1 : 1 + len(names)],
         row[1 + len(names) :],
     )
+    device, use = device[:_READINGS], device[_READINGS:]
     memory, util, temp_c, power_w = ([] if math.isnan(value) else [value] for value in device)
     return StepTotals(
         loss,
@@ -223,6 +233,7 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
         util,
         temp_c,
         power_w,
+        [RankUse(*use)],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,9 @@ from torch import Tensor
 from ...core.guard import GuardDecision, UpdateVerdict
 from ...data.batches.batch_source import SeenExamples
 from ...protocol.events import StepFinished
+from ...protocol.usage.amounts import Usage
 from ..distributed.agreement import PendingResult
+from ..usage.meter import RankUse
 from .memory_meter import MemoryReading
 from .step_clock import StepClock
 from .step_metrics import RankStep, StepMetrics, StepTotals
@@ -113,8 +116,11 @@ class StepRecord:
         """Return this rank's reserved, or peak allocated, memory in bytes; None without a GPU."""
         return self.memory.mem_reserved_bytes if reserves else self.memory.mem_allocated_bytes
 
-    def event(self) -> StepFinished:
-        """Return the event of the step; waits for the figures of the other ranks."""
+    def event(self, used: Callable[[Sequence[RankUse]], Usage]) -> StepFinished:
+        """Return the event of the step; waits for the figures of the other ranks.
+
+        `used` returns what the run has used so far, of what the processes of its ranks have used.
+        """
         assert self.totals is not None, "the verdict comes first"
         totals, tally = self.totals.read(), self.tally
         step_s = time.perf_counter() - tally.started if self.step_s is None else self.step_s
@@ -141,6 +147,7 @@ class StepRecord:
             **self.memory._asdict(),
             **_by_rank(totals),
             extra=self._extra(totals),
+            usage=used(totals.uses),
         )
 
     def _extra(self, totals: StepTotals) -> dict[str, float]:

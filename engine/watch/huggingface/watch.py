@@ -228,7 +228,11 @@ class WatchedTraining:
         outcome = self._session.conclude()
         if self._script_run is not None:
             self._script_run.end(
-                outcome.state, error=outcome.unsaved, checkpoint=outcome.checkpoint
+                outcome.state,
+                error=outcome.unsaved,
+                checkpoint=outcome.checkpoint,
+                reason=outcome.reason,
+                usage=outcome.usage,
             )
 
     def _abandon(self, error: Exception) -> None:

@@ -244,7 +244,13 @@ class LoopRun:
         if run is None:
             return
         state, error = ended or (outcome.state if outcome else RunState.FINISHED, "")
-        run.end(state, error=error, checkpoint=outcome.checkpoint if outcome else None)
+        run.end(
+            state,
+            error=error,
+            checkpoint=outcome.checkpoint if outcome else None,
+            reason=outcome.reason if outcome else "",
+            usage=outcome.usage if outcome else None,
+        )
 
     def _at_exit(self) -> None:
         failed = getattr(sys, "last_value", None)

@@ -13,6 +13,7 @@ from fttui.engine.protocol.events import Record, RunStarted
 from fttui.engine.run.configs import read_configs
 from fttui.engine.run.identity.content import KINDS, differences, not_compared
 from fttui.engine.run.identity.recorded import read_recorded
+from fttui.engine.run.journal_summary import summarize_records
 from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run, summarize
@@ -139,12 +140,15 @@ def _facts(run: RunDirectory) -> ComparedRun:
     fresh = None
     with suppress(ConfigError):  # a script's run, or a configuration that is not valid any more
         fresh = fresh_settings(readable_config(run))
+    known = summarize_records(records)
     return ComparedRun(
         settings=flat_settings(run),
         timeline=surviving_timeline(records, fresh),
         state=summarize(run).state.value,
         total_steps=max((e.total_steps for e in _starts(records)), default=0),
         stack=_stack(records),
+        used=known.used,
+        price=known.tally.price,
         not_read=tuple(not_read),
     )
 

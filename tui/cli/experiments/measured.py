@@ -8,6 +8,7 @@ from fttui.engine.protocol.events import CheckpointSaved, EvalFinished, RunStart
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import read_ends
 
+from ...text.usage import use_per_s
 from ...view_model.race.rounds import MeasuredTimes
 
 _MEASURED_STEPS = 50
@@ -25,6 +26,7 @@ def measured_times(run: RunDirectory, *, starts: bool) -> MeasuredTimes:
     begun = [record.time for record in records if isinstance(record.event, RunStarted)]
     steps = [e.step_s for e in events if isinstance(e, StepFinished)][-_MEASURED_STEPS:]
     evaluations = [e.seconds for e in events if isinstance(e, EvalFinished)]
+    used = [e.usage for e in events if isinstance(e, StepFinished)][-_MEASURED_STEPS:]
     saved = [e for e in events if isinstance(e, CheckpointSaved)]
     return MeasuredTimes(
         step_s=median(steps) if steps else None,
@@ -32,6 +34,7 @@ def measured_times(run: RunDirectory, *, starts: bool) -> MeasuredTimes:
         checkpoint_s=saved[-1].seconds if saved else None,
         checkpoint_bytes=saved[-1].size_bytes if saved else None,
         start_s=_start_s(begun) if starts else 0.0,
+        use_per_s=use_per_s(used[0], used[-1]) if used else None,
     )
 
 

@@ -15,7 +15,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.processes.marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory, runs_root
-from fttui.engine.run.run_index import find_run, learning_rate, read_ends, summarize
+from fttui.engine.run.run_index import find_run, known_ends, learning_rate, read_ends, summarize
 
 from ...view_model.race.race_state import EVAL, LOSS, RaceState
 from ...view_model.race.rounds import cost_of
@@ -26,6 +26,7 @@ from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code
 from .measured import measured_times
 from .race_file import read_race, store_race
 from .race_text import (
+    budget_line,
     cost_line,
     place_line,
     plan_lines,
@@ -149,8 +150,15 @@ def _begin(
         say(line)
     if why:
         say(why)
-    times = measured_times(run, starts=before.state.ended)
-    say(cost_line(cost_of(state.rounds, times, evaluates=state.by != LOSS)))
+    cost = cost_of(
+        state.rounds,
+        measured_times(run, starts=before.state.ended),
+        evaluates=state.by != LOSS,
+    )
+    known = known_ends(run)
+    say(cost_line(cost, known.tally.price))
+    if caution := budget_line(cost, known.used, known.tally):
+        say(caution)
     if _stops_early(run):
         say(
             "caution: train.early_stop counts the evaluations of the race and may end the run in it"

@@ -9,8 +9,12 @@ from shlex import quote
 from fttui.engine.protocol.command_kinds import lr_slip
 from fttui.engine.protocol.data.messages import ReadingProgress
 from fttui.engine.protocol.settings import LearningRate, RunSettings
+from fttui.engine.protocol.usage.amounts import Price, Usage
+from fttui.engine.protocol.usage.cost import spent_of
+from fttui.engine.protocol.usage.tally import UsageTally
 
 from ...text import format as fmt
+from ...text.usage import energy_and_money
 from ...view_model.race.race_state import LOSS, RaceState, mean_of_second_half
 from ...view_model.race.rounds import Cost, Round
 from ...view_model.race.verdict import CONFIDENCE, Difference
@@ -55,16 +59,38 @@ def _round_words(rounds: Sequence[Round]) -> Iterator[str]:
         yield f"{who} to step +{one.steps}"
 
 
-def cost_line(cost: Cost) -> str:
-    """Return what a race costs, as one line."""
+def cost_line(cost: Cost, price: Price | None = None) -> str:
+    """Return what a race costs, as one line; `price` is that of the run."""
     took = "time unknown, because the run has measured no step yet"
     if cost.seconds is not None:
         took = f"about {fmt.duration(cost.seconds)} by what the run has measured"
         if cost.not_measured:
             took += f" (not measured yet, and not in it: {', '.join(cost.not_measured)})"
+    if cost.used is not None:
+        took = ", ".join([took, *energy_and_money(cost.used, price)])
     disk = f", {fmt.size(cost.bytes)}" if cost.bytes is not None else ""
     kept = f"{fmt.plural(cost.checkpoints, 'pinned checkpoint')}{disk}"
     return f"cost: {fmt.plural(cost.steps, 'step')}, {took}; {kept}"
+
+
+def budget_line(cost: Cost, used: Usage, tally: UsageTally) -> str:
+    """Return a caution if the run has a budget that the race will use up; empty if it has not.
+
+    Args:
+        cost: the cost of the race.
+        used: what the run has used.
+        tally: its prices and its budget.
+    """
+    if cost.used is None:
+        return ""
+    after = used.plus(cost.used)
+    over = [s for s in spent_of(after, tally.price, tally.budget) if s.share >= 1]
+    if not over:
+        return ""
+    return (
+        f"caution: the race will use up the budget ({over[0].key}: about {over[0].words} after "
+        "it), and the run stops there, within the race"
+    )
 
 
 def table_lines(state: RaceState) -> Iterator[str]:

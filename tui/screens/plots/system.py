@@ -1,7 +1,8 @@
-"""The system screen: memory against the plan, GPU readings, ranks, connection, profile."""
+"""The system screen: memory plan, GPU readings, ranks, connection, usage, profile."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -14,6 +15,7 @@ from fttui.engine.protocol.thresholds import SLOW_STEP_RATIO
 
 from ...actions import bindings
 from ...dialogs.profile_text import profile_lines
+from ...dialogs.usage_text import UsageRow, usage_rows
 from ...plot.panels import memory_now
 from ...plot.system_panels import SYSTEM, UNMEASURED_HIDDEN, measured, memory_plan
 from ...styles.colours import STACK
@@ -33,7 +35,7 @@ BESIDE_BAR = 50
 
 
 class SystemScreen(PlotScreen):
-    """Plots of the system's readings; below them memory plan, ranks, connection and profile."""
+    """Plots of the system's readings; below them memory plan, ranks, connection, usage, profile."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings("plots")]
     AUTO_FOCUS = ""
@@ -47,6 +49,7 @@ class SystemScreen(PlotScreen):
             yield TextLine(id="plan", classes="panel")
             yield TextLine(id="ranks", classes="panel")
             yield TextLine(id="link", classes="panel")
+        yield TextLine(id="usage", classes="panel")
         yield TextLine(id="profile", classes="panel")
 
     def show_body(self, state: AppState, now: float) -> None:
@@ -67,7 +70,18 @@ class SystemScreen(PlotScreen):
             line = self.query_one(name, TextLine)
             line.border_title = title
             line.put(lines(*rows))
+        self._show_usage(state)
         self._show_profile(state)
+
+    def _show_usage(self, state: AppState) -> None:
+        line, rows = self.query_one("#usage", TextLine), list(usage_rows(state.run))
+        line.border_title = "used by all starts of the run"
+        line.display = state.run.started is not None
+        if self.has_class("-short"):
+            line.put(assemble(*_joined(rows)))
+            return
+        looks = [assemble((f"{r.name:<14}", DIM), (r.text, WATCH if r.warns else "")) for r in rows]
+        line.put(lines(*looks))
 
     def _show_profile(self, state: AppState) -> None:
         found, line = state.run.profile, self.query_one("#profile", TextLine)
@@ -76,6 +90,13 @@ class SystemScreen(PlotScreen):
             line.border_title = f"profile at step {state.run.profiled_at:,}"
             room = max(10, self.app.size.width - BESIDE_BAR)
             line.put(lines(*(assemble(text) for text in profile_lines(found, bar_cells=room))))
+
+
+def _joined(rows: list[UsageRow]) -> Iterator[Piece]:
+    """Yield the pieces of all rows of the usage as one line, the limits of the budget first."""
+    for number, row in enumerate(sorted(rows, key=lambda row: "." not in row.name)):
+        yield (f"{'   ' if number else ''}{row.name} ", DIM)
+        yield (row.text.replace("   ", ", "), WATCH if row.warns else "")
 
 
 def _plan(state: AppState, width: int, signs: str) -> list[Content]:

@@ -6,6 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
+from fttui.engine.protocol.usage.amounts import Price, Usage
+from fttui.engine.protocol.usage.cost import energy_words, money_of
+
+from ...text import format as fmt
 from ..race.verdict import paired_difference
 from .same_batches import unpaired_changes, unpaired_settings
 from .surviving import SurvivingTimeline
@@ -29,6 +33,8 @@ class ComparedRun:
     """Planned steps; 0 if unknown."""
     stack: Mapping[str, str] = field(default_factory=dict)
     """Devices and versions of the libraries; empty if they are not recorded."""
+    used: Usage | None = None
+    price: Price | None = None
     not_read: tuple[str, ...] = ()
     """What of the journal could not be read, in words."""
 
@@ -153,6 +159,7 @@ def _figures(facts: ComparedRun) -> dict[str, str]:
     if last:
         found[f"loss, mean of the last {len(last)}"] = f"{fmean(e.loss for e in last):.5g}"
         found["seconds per step"] = f"{median(e.step_s for e in last):.3g}"
+    found |= _used(facts)
     losses = {s: m["loss"] for s, m in timeline.evaluations.items() if "loss" in m}
     if losses:
         best = min(losses, key=lambda step: (losses[step], step))
@@ -161,6 +168,15 @@ def _figures(facts: ComparedRun) -> dict[str, str]:
         for name, value in timeline.evaluations[newest].items():
             found[f"last eval.{name}"] = f"{value:.5g} at step {newest}"
     return found
+
+
+def _used(facts: ComparedRun) -> dict[str, str]:
+    """Return what a run has used in all of its starts, as name → value in words."""
+    if facts.used is None:
+        return {}
+    money = money_of(facts.used, facts.price)
+    found = {"time used": fmt.duration(facts.used.seconds), "energy": energy_words(facts.used)}
+    return found if money is None else {**found, "money": money.words}
 
 
 def compare_losses(

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fttui.engine.protocol.usage.amounts import Usage
+
 FEWEST_STEPS = 20
 """Steps below which no round ends: the losses of fewer steps hardly tell variants apart."""
 
@@ -61,6 +63,8 @@ class MeasuredTimes:
     checkpoint_bytes: int | None = None
     start_s: float | None = None
     """Seconds in which the engine loads model and data; 0 if it runs."""
+    use_per_s: Usage | None = None
+    """What the run uses in a second; None in journals of older versions."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,8 @@ class Cost:
     checkpoints: int
     bytes: int | None
     """Disk space of the checkpoints; None before the run has written one."""
+    used: Usage | None = None
+    """What the race uses; None if its time or the usage of the run is unknown."""
     not_measured: tuple[str, ...] = ()
     """Parts that are left out of the time, because the run has not measured them."""
 
@@ -95,4 +101,7 @@ def cost_of(rounds: Sequence[Round], times: MeasuredTimes, *, evaluates: bool) -
     parts = {"loading": times.start_s, "checkpoints": times.checkpoint_s}
     parts |= {"evaluations": times.evaluation_s} if evaluates else {}
     unknown = tuple(name for name, seconds_each in parts.items() if seconds_each is None)
-    return Cost(steps, seconds, kept, None if size is None else size * kept, unknown)
+    used = None
+    if seconds is not None and times.use_per_s is not None:
+        used = times.use_per_s.scaled(seconds)
+    return Cost(steps, seconds, kept, None if size is None else size * kept, used, unknown)

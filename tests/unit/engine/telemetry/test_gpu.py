@@ -11,6 +11,7 @@ from fttui.engine.telemetry.gpu import (
     BackgroundSampler,
     GpuSample,
     GpuSampler,
+    MeteredEnergy,
     visible_device,
 )
 
@@ -205,3 +206,30 @@ def test_the_background_thread_keeps_the_reading_fresh_until_closed() -> None:
     background.close()
     assert background.last.util is not None
     assert background.last.util >= 2
+
+
+def test_energy_is_that_of_the_counter_or_of_the_mean_power() -> None:
+    counted = MeteredEnergy().after(
+        GpuSample(energy_j=1000.0), GpuSample(energy_j=1250.0, power_w=9.0), 2.0
+    )
+    assert counted == MeteredEnergy(250.0, 2.0)
+    by_power = counted.after(GpuSample(power_w=100.0), GpuSample(power_w=200.0), 2.0)
+    assert by_power == MeteredEnergy(550.0, 4.0)
+    assert by_power.after(GpuSample(), GpuSample(power_w=200.0), 2.0) == by_power
+
+
+def test_a_counter_that_begins_again_is_replaced_by_the_power() -> None:
+    before, now = GpuSample(energy_j=900.0, power_w=50.0), GpuSample(energy_j=3.0, power_w=70.0)
+    assert MeteredEnergy().after(before, now, 1.0) == MeteredEnergy(60.0, 1.0)
+
+
+def test_the_sampler_adds_up_the_energy_between_its_readings() -> None:
+    readings = iter([GpuSample(power_w=100.0), GpuSample(power_w=300.0), GpuSample()])
+    times = iter([0.0, 2.0, 4.0])
+    source: Any = SimpleNamespace(available=False, sample=lambda: next(readings))
+    sampler = BackgroundSampler(source, clock=lambda: next(times))
+    assert (sampler.reads_power, sampler.energy) == (True, MeteredEnergy())
+    sampler.take()
+    assert sampler.energy == MeteredEnergy(400.0, 2.0)
+    sampler.take()
+    assert (sampler.reads_power, sampler.energy) == (False, MeteredEnergy(400.0, 2.0))

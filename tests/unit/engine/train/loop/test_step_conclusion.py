@@ -14,8 +14,9 @@ from fttui.engine.protocol.events import AnyEvent, LogEmitted, StepFinished
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.event_log import EventLog
-from fttui.engine.train.loop.step_conclusion import StepConclusion
+from fttui.engine.train.loop.step_conclusion import Measured, StepConclusion
 
+METER: Any = SimpleNamespace(total=None, own=None)
 BACK = Rollback(checkpoint="step-4", skip=1)
 
 
@@ -50,11 +51,16 @@ class Scene:
         )
         flow: Any = SimpleNamespace(measuring=False)
         self.conclusion = StepConclusion(
-            log, control, monitor, SingleRank(), set_lr=lambda lr: None, flow=flow
+            log,
+            control,
+            monitor,
+            SingleRank(),
+            set_lr=lambda lr: None,
+            measured=Measured(flow, METER),
         )
         step: Any = SimpleNamespace(
             ended=True, number=5, verdict=verdict, refused="bad", seen=None,
-            event=lambda: StepFinished(loss=1.0), held_bytes=lambda reserves: None,
+            event=lambda used: StepFinished(loss=1.0), held_bytes=lambda reserves: None,
         )  # fmt: skip
         self.conclusion.step = step
         self.conclusion.conclude()
@@ -104,12 +110,17 @@ class LateScene:
         )
         flow: Any = SimpleNamespace(measuring=False)
         self.conclusion = StepConclusion(
-            log, control, monitor, SingleRank(), set_lr=lambda lr: None, flow=flow
+            log,
+            control,
+            monitor,
+            SingleRank(),
+            set_lr=lambda lr: None,
+            measured=Measured(flow, METER),
         )
         self.conclusion.observe_late()
         step: Any = SimpleNamespace(
             ended=True, number=5, verdict=verdict, refused="bad", seen=None, held=None,
-            event=lambda: StepFinished(loss=1.0), held_bytes=lambda reserves: None,
+            event=lambda used: StepFinished(loss=1.0), held_bytes=lambda reserves: None,
         )  # fmt: skip
         self.conclusion.step = step
         self.conclusion.journal()

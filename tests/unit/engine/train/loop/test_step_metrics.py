@@ -16,6 +16,7 @@ from fttui.engine.train.loop.step_metrics import (
     settle,
     start_total,
 )
+from fttui.engine.train.usage.meter import RankUse
 
 
 class Beside(SingleRank):
@@ -32,8 +33,8 @@ class Beside(SingleRank):
 def total(device: DeviceReading, *theirs: float) -> StepTotals:
     own = RankStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
     tally = StepMetrics(tokens=10, samples=2)
-    other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs]
-    return start_total(own, tally, 0.25, Beside(other), device).read()
+    other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs, 7.0, 50.0, 6.0]
+    return start_total(own, tally, 0.25, Beside(other), device, RankUse(8.0, 60.0, 8.0)).read()
 
 
 def test_every_rank_is_in_the_totals_with_what_its_device_tells() -> None:
@@ -43,6 +44,7 @@ def test_every_rank_is_in_the_totals_with_what_its_device_tells() -> None:
     assert found.rank_util == [97.0, 41.0]
     assert found.rank_temp_c == [60.0, 88.0]
     assert found.rank_power_w == [300.0, 120.0]
+    assert found.uses == [RankUse(8.0, 60.0, 8.0), RankUse(7.0, 50.0, 6.0)]
 
 
 def test_what_one_device_does_not_tell_is_left_out_for_all_and_the_rest_is_there() -> None:

@@ -15,9 +15,12 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.states import RunState
+from fttui.engine.protocol.usage.amounts import Budget, Price, Usage
+from fttui.engine.protocol.usage.tally import UsageTally
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.experiments.race_file import race_file, read_race, store_race
 from fttui.tui.cli.experiments.race_text import (
+    budget_line,
     cost_line,
     plan_lines,
     table_lines,
@@ -27,7 +30,7 @@ from fttui.tui.cli.experiments.race_text import (
 from fttui.tui.cli.main import main
 from fttui.tui.cli.run import tell_of_race
 from fttui.tui.view_model.race.race_state import After, RaceState, VariantState
-from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of
+from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of, plan_rounds
 from tests.support.engine_double import EngineDouble, make_run
 
 
@@ -290,3 +293,19 @@ def test_a_resume_says_in_which_variant_a_race_was_interrupted(
     told = capsys.readouterr().out
     assert "note: a race of" in told
     assert "in variant 1 of 3 (lr 1e-4)" in told
+
+
+def test_a_race_says_what_it_takes_and_that_the_budget_ends_within_it() -> None:
+    rounds = plan_rounds(2, 100, halving=False)
+    per_s = Usage(seconds=1, device_s=2, energy_j=180.0)
+    times = MeasuredTimes(0.5, 2.0, 1.0, 2**20, start_s=0.0, use_per_s=per_s)
+    cost = cost_of(rounds, times, evaluates=False)
+    price = Price(hour=36.0, currency="EUR")
+    assert ", 5.2 Wh, 2.08 EUR; 3 pinned checkpoints" in cost_line(cost, price)
+    half_an_hour = Usage(seconds=1800, device_s=3600)
+    tight = UsageTally(price=price, budget=Budget(hours=0.52))
+    assert budget_line(cost, half_an_hour, tight) == (
+        "caution: the race will use up the budget (budget.hours: about 0.529 of 0.52 h after it), "
+        "and the run stops there, within the race"
+    )
+    assert budget_line(cost, half_an_hour, UsageTally(budget=Budget(hours=1))) == ""

@@ -1,0 +1,1 @@
+"""What a run has used: time, energy and money, and the limits of a budget."""
