@@ -41,7 +41,7 @@ from .distributed.agreement import Agreement
 from .distributed.nodes import ONE_NODE, NodePlace
 from .event_log import EventLog
 from .loop.memory_meter import MemoryMeter, sampler_of
-from .loop.step_conclusion import Flow, Measured, StepConclusion
+from .loop.step_conclusion import Flow, Measurements, StepConclusion
 from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
 from .monitoring.gradient_flow import GradientFlow
@@ -115,15 +115,13 @@ class ControlledSession:
         self._queue = parts.queue
         self._finishes = parts.finishes
         self._meter = parts.meter
-        parts.meter.stop_by(partial(control.stop, "budget"))
-        control.while_held = parts.meter.while_held
         conclusion = StepConclusion(
             event_log,
             control,
             parts.monitor,
             parts.agreement,
             set_lr=trainer.set_lr,
-            measured=Measured(parts.flow, parts.meter, parts.memory_plan),
+            measured=Measurements(parts.flow, parts.meter, parts.memory_plan),
             after_update=parts.after_update,
         )
         self._commands = CommandScheduler(
@@ -261,6 +259,7 @@ def meter_of(
     agreement: Agreement,
     sampler: BackgroundSampler | None,
     event_log: EventLog,
+    control: ControlState,
 ) -> RunMeter:
     """Return the meter of a run with its budget; all ranks call this together.
 
@@ -271,9 +270,18 @@ def meter_of(
     """
     meter = UsageMeter(agreement, start.used, start.began, sampler)
     if start.measures_only:
-        return RunMeter(meter, event_log, price_of(config), None)
-    require_power(config, meter)
-    return RunMeter(meter, event_log, price_of(config), budget_of(config), start.run.id)
+        budget = None
+    else:
+        require_power(config, meter)
+        budget = budget_of(config)
+    return RunMeter(
+        meter,
+        event_log,
+        price_of(config),
+        budget,
+        start.run.id,
+        partial(control.stop, "budget"),
+    )
 
 
 def open_control(
@@ -367,7 +375,7 @@ class ControlSetup:
             trainer=trainer,
             device=self.device,
             flow=GradientFlow(model),
-            meter=meter_of(self.start, self.config, agreement, sampler, event_log),
+            meter=meter_of(self.start, self.config, agreement, sampler, event_log, control),
             sampler=sampler,
             finishes=self.finishes,
             memory_every_s=self.memory_every_s,

@@ -45,7 +45,7 @@ from .event_log import EventLog
 from .loop.memory_meter import sampler_of
 from .loop.step_loop import StepLoop
 from .monitoring.anomaly_reporter import AnomalyReporter
-from .monitoring.lr_find import LrRangeTest
+from .monitoring.lr_find import begin_range_test
 from .monitoring.monitor import TrainingMonitor, build_monitor
 from .monitoring.profiler import WARM_UP_STEPS, StepProfiler
 from .monitoring.sample_preview import SamplePreview
@@ -161,7 +161,7 @@ def _train(
         repeatable=repeatable_of(setup, controlled),
         device=place.device,
         flow=flow_of(trainer, setup.loaded.model),
-        meter=meter_of(start, setup.config, setup.agreement, sampler, event_log),
+        meter=meter_of(start, setup.config, setup.agreement, sampler, event_log, control),
         sampler=sampler,
         profiler=build_profiler(setup, start, trainer, event_log, control),
         memory_plan=memory_probe.plan_check(planned),
@@ -181,15 +181,9 @@ def _train(
         known = with_data_settings(started, planned, source, control)
         event_log.record(describe(known, setup, resumed, facts))
 
-    begin_lr_range(start, event_log, control)
+    begin_range_test(start.lr_range, event_log, control.demand)
     run_steps(trainer, session.step_loop, begin, queue, alone=setup.agreement.alone)
     return session.conclude()
-
-
-def begin_lr_range(start: SessionStart, event_log: EventLog, control: ControlState) -> None:
-    """Begin the learning rate range test if the run was started for one."""
-    if start.lr_range is not None:
-        LrRangeTest(start.lr_range, event_log, control.demand)
 
 
 def with_data_settings(
@@ -350,13 +344,7 @@ def engine_trainer(
         weights=averaged_weights(trainer, ema),
     )
     offload = DeviceOffload(model, trainer, setup.place.device, ema)
-    return EngineTrainer(
-        trainer,
-        source,
-        state_of(trainer, setup.loaded, ema),
-        evaluator,
-        offload,
-    )
+    return EngineTrainer(trainer, source, state_of(trainer, setup.loaded, ema), evaluator, offload)
 
 
 def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:

@@ -300,6 +300,9 @@ class Rank:
     def conclude(self) -> None:
         """Steps are journaled at once."""
 
+    def while_held(self) -> None:
+        """Nothing is measured."""
+
     def release(self) -> None:
         """No memory is held."""
 

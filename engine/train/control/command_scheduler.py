@@ -125,6 +125,9 @@ class StepConcluder(Protocol):
     def conclude(self) -> None:
         """Journal the finished step, unless that has been done."""
 
+    def while_held(self) -> None:
+        """Measure now and then what the run uses; called at each look while training is held."""
+
 
 class CommandScheduler:
     """Applies settings, passes one-shot commands to the executor, holds the loop while paused."""
@@ -198,7 +201,7 @@ class CommandScheduler:
                 self._memory.release()
             self._sleep(_HOLD_TICK_S)
             self._look()
-            control.while_held()
+            self._concluder.while_held()
             if not self._needs_device() or self._has_device():
                 self.perform_due(executor)
 

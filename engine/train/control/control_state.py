@@ -42,8 +42,6 @@ class ControlState:
         """Names of the sources of the training data."""
         self._store = store
         self._clock = clock
-        self.while_held: Callable[[], None] = lambda: None
-        """Called at each look for commands while training is held, on all ranks together."""
         self.due: deque[ControlEntry] = deque()
         """Commands that wait for a boundary, in the order in which they were accepted."""
         self.halted: str | None = None

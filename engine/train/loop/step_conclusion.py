@@ -45,7 +45,7 @@ class Flow(Protocol):
         """Measure what the update has changed, and return the norms of every module."""
 
 
-class Measured(NamedTuple):
+class Measurements(NamedTuple):
     """What is measured beside a step."""
 
     flow: Flow
@@ -65,7 +65,7 @@ class StepConclusion:
         agreement: Agreement,
         *,
         set_lr: Callable[[float], None],
-        measured: Measured,
+        measured: Measurements,
         after_update: Sequence[Callable[[], None]] = (),
     ) -> None:
         self._event_log = event_log
@@ -138,6 +138,10 @@ class StepConclusion:
         """
         self.journal()
         self.observe()
+
+    def while_held(self) -> None:
+        """Measure now and then what the run uses while training is paused or halted."""
+        self._meter.while_held()
 
     def journal(self) -> None:
         """Journal the step that has ended, if there is one.

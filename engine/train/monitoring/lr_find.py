@@ -59,3 +59,11 @@ class LrRangeTest:
                 below_lowest=sweep.below_lowest,
             )
         )
+
+
+def begin_range_test(
+    wanted: LrRange | None, event_log: EventLog, demand: Callable[[Stop, str, str], None]
+) -> None:
+    """Follow the losses of a sweep; nothing is done for a run that is not one."""
+    if wanted is not None:
+        LrRangeTest(wanted, event_log, demand)

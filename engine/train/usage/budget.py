@@ -27,20 +27,27 @@ class RunMeter:
         event_log: EventLog,
         price: Price | None,
         budget: Budget | None,
-        run_id: str = "",
+        run_id: str,
+        stop: Callable[[str], None],
     ) -> None:
+        """Start without warnings.
+
+        Args:
+            meter: measures the usage.
+            event_log: records it, and the warnings.
+            price: prices; None without any.
+            budget: limits; None without any.
+            run_id: the id of the run, for the command that resumes it.
+            stop: stops the run; it gets the reason, and is called again until the run ends.
+        """
         self._meter = meter
         self._event_log = event_log
         self._price = price
         self._budget = budget
         self._run_id = run_id
-        self._stop: Callable[[str], None] = lambda reason: None
+        self._stop = stop
         self._warned: set[str] = set()
         self._looks = 0
-
-    def stop_by(self, stop: Callable[[str], None]) -> None:
-        """Set what stops the run; it gets the reason, and is called again until the run ends."""
-        self._stop = stop
 
     @property
     def own(self) -> RankUse:

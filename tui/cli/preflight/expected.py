@@ -27,7 +27,7 @@ _MEASURED_STEPS = 50
 
 
 @dataclass(frozen=True)
-class Measured:
+class EarlierSpeed:
     """The speed of an earlier run."""
 
     run: str
@@ -50,7 +50,7 @@ def kind_of(config: RunConfig) -> tuple[object, ...]:
     )
 
 
-def measured_before(config: RunConfig, root: Path) -> Measured | None:
+def measured_before(config: RunConfig, root: Path) -> EarlierSpeed | None:
     """Return the speed of the newest run of the same kind in a folder; None without one."""
     for known in list_runs(root)[:LOOKED_AT]:
         run = RunDirectory(Path(known.path))
@@ -62,16 +62,16 @@ def measured_before(config: RunConfig, root: Path) -> Measured | None:
     return None
 
 
-def speed_of(run: str, records: Iterable[Record]) -> Measured | None:
+def speed_of(run: str, records: Iterable[Record]) -> EarlierSpeed | None:
     """Return the speed that the end of a journal shows; None if it has too few steps."""
     steps = [r.event for r in records if isinstance(r.event, StepFinished)][-_MEASURED_STEPS:]
     if len(steps) < 2:
         return None
     used = use_per_s(steps[0].usage, steps[-1].usage)
-    return Measured(run, median(step.step_s for step in steps), used)
+    return EarlierSpeed(run, median(step.step_s for step in steps), used)
 
 
-def expected_lines(config: RunConfig, found: Measured | None) -> Iterator[str]:
+def expected_lines(config: RunConfig, found: EarlierSpeed | None) -> Iterator[str]:
     """Yield time, energy and money of a whole run, and the limit that it will reach first.
 
     Without a number of steps, and without a measured speed, it says what is missing if the

@@ -12,7 +12,7 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrainConfig,
 )
-from fttui.tui.cli.preflight.expected import Measured, expected_lines, kind_of, speed_of
+from fttui.tui.cli.preflight.expected import EarlierSpeed, expected_lines, kind_of, speed_of
 from tests.support.session_double import Script
 
 
@@ -23,7 +23,7 @@ def config(steps: int | None = 1000, **more: Any) -> RunConfig:
     )  # fmt: skip
 
 
-def measured() -> Measured:
+def measured() -> EarlierSpeed:
     found = speed_of("old-1", Script().start().run().train(60).records)
     assert found is not None
     return found

@@ -50,6 +50,7 @@ class Desk:
         self.due = self.repeating = False
         self.refuses: set[type] = set()
         self.taken = False
+        self.ticks = self.held_looks = 0
         self.on_tick: deque[list[str]] = deque()
         self._seq = 0
         self.log = EventLog(None)
@@ -86,6 +87,7 @@ class Desk:
 
     def _tick(self, seconds: float) -> None:
         self.happened.append("tick")
+        self.ticks += 1
         if self.on_tick:
             self.send(*self.on_tick.popleft())
 
@@ -97,6 +99,9 @@ class Desk:
 
     def conclude(self) -> None:
         self.happened.append("conclude")
+
+    def while_held(self) -> None:
+        self.held_looks += 1
 
     def release(self) -> None:
         self.happened.append("release")
@@ -279,6 +284,7 @@ def test_a_pause_holds_and_other_commands_work_meanwhile() -> None:
     assert "Evaluate by me" in desk.happened
     assert desk.happened.count("tick") == 2
     assert "release" not in desk.happened
+    assert desk.held_looks == desk.ticks > 0
 
 
 def test_a_released_pause_gives_memory_away_and_takes_it_back_for_a_command() -> None:

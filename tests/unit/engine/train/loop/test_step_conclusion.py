@@ -14,7 +14,7 @@ from fttui.engine.protocol.events import AnyEvent, LogEmitted, StepFinished
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.event_log import EventLog
-from fttui.engine.train.loop.step_conclusion import Measured, StepConclusion
+from fttui.engine.train.loop.step_conclusion import Measurements, StepConclusion
 
 METER: Any = SimpleNamespace(total=None, own=None)
 BACK = Rollback(checkpoint="step-4", skip=1)
@@ -56,7 +56,7 @@ class Scene:
             monitor,
             SingleRank(),
             set_lr=lambda lr: None,
-            measured=Measured(flow, METER),
+            measured=Measurements(flow, METER),
         )
         step: Any = SimpleNamespace(
             ended=True, number=5, verdict=verdict, refused="bad", seen=None,
@@ -115,7 +115,7 @@ class LateScene:
             monitor,
             SingleRank(),
             set_lr=lambda lr: None,
-            measured=Measured(flow, METER),
+            measured=Measurements(flow, METER),
         )
         self.conclusion.observe_late()
         step: Any = SimpleNamespace(

@@ -67,9 +67,7 @@ def scene(budget: Budget) -> tuple[RunMeter, list[AnyEvent], list[str]]:
     log = EventLog(None)
     log.listen(events.append)
     meter = UsageMeter(SingleRank(), Usage(), 0.0, clock=lambda: 3600.0)
-    found = RunMeter(meter, log, None, budget, "tiny-1")
-    found.stop_by(stops.append)
-    return found, events, stops
+    return RunMeter(meter, log, None, budget, "tiny-1", stops.append), events, stops
 
 
 def lines(events: list[AnyEvent]) -> list[str]:
