@@ -340,7 +340,7 @@ def engine_trainer(
         setup.examples.eval,
         collator(setup.config, setup.loaded, packed=False),
         agreement=setup.agreement,
-        progress=event_log.progress,
+        event_log=event_log,
         weights=averaged_weights(trainer, ema),
     )
     offload = DeviceOffload(model, trainer, setup.place.device, ema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -115,7 +116,14 @@ def hold_to_cap(case: Case, device: str) -> None:
         # The context still grows as kernels are loaded. Rows that share the device see each other.
         own = total - free - torch.cuda.memory_reserved() if case.alone else 0
         context = max(own, CONTEXT_BYTES)
-        torch.cuda.set_per_process_memory_fraction((case.cap_gib * GIB - context) / total)
+        most = int(case.cap_gib * GIB - context)
+        torch.cuda.set_per_process_memory_fraction(most / total)
+        vars(torch.cuda)["mem_get_info"] = partial(_left, most)
+
+
+def _left(most: int, device: object = None) -> tuple[int, int]:
+    """Return the free and the whole memory of a card of which this process has `most` bytes."""
+    return max(0, most - torch.cuda.memory_reserved()), most
 
 
 def new_run(case: Case, device: str, length: int, folder: Path) -> tuple[Any, Any]:

@@ -21,7 +21,9 @@ from ...losses.weights import drop_weights
 from ...model.hidden import HiddenStates, lm_head_of
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
+from ..event_log import EventLog
 from .contrastive import PairTexts, across_ranks, join
+from .evaluation_batch import EvaluationBatch
 from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
 from .reward import evaluate_rewards
@@ -39,7 +41,7 @@ class Evaluator:
         collate: Callable[[Sequence[Example]], Batch],
         *,
         agreement: Agreement,
-        progress: Callable[[str, float, float], None],
+        event_log: EventLog,
         weights: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._config = config
@@ -48,9 +50,15 @@ class Evaluator:
         self._examples = sorted(examples, key=lambda example: example.length)
         self._collate = collate
         self._agreement = agreement
-        self._progress = progress
+        self._progress = event_log.progress
         self._weights = weights
         """Context in which the model holds the weights to evaluate."""
+        self._batch = EvaluationBatch(
+            config.eval.batch or config.train.micro_batch_size,
+            alone=agreement.world_size == 1,
+            free_graphs=lambda: trainer.forward.release(),
+            log=event_log.log,
+        )
 
     def __len__(self) -> int:
         """Return the number of held-out examples."""
@@ -59,6 +67,8 @@ class Evaluator:
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
         """Return the loss and the metrics of the task over all held-out examples.
 
+        If the device runs out of memory, a single rank evaluates fewer examples at once.
+
         Args:
             interrupted: called before each batch by all ranks together; True ends the evaluation.
 
@@ -66,29 +76,33 @@ class Evaluator:
             EvaluationInterrupted: the run is to stop; nothing was changed.
         """
         started = time.monotonic()
-        batches = self._batches(interrupted)
+        metrics = self._batch.retry(lambda size: self._metrics(self._batches(size, interrupted)))
+        return EvalResult(metrics, time.monotonic() - started)
+
+    def _metrics(self, batches: Iterator[Batch]) -> dict[str, float]:
         with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
             if self._config.task in PREFERENCE_TASKS:
-                metrics = evaluate_preferences(self._trainer.objective, batches, self._sums)
-            elif self._config.task == "reward":
+                return evaluate_preferences(self._trainer.objective, batches, self._sums)
+            if self._config.task == "reward":
                 states = ((self._forward(hidden, batch), batch) for batch in batches)
-                metrics = evaluate_rewards(self._trainer.objective, states, self._sums)
-            elif self._config.task == "contrastive":
-                metrics = self._pairs(hidden, batches)
-            else:
-                metrics = self._text(hidden, batches)
-        return EvalResult(metrics, time.monotonic() - started)
+                return evaluate_rewards(self._trainer.objective, states, self._sums)
+            if self._config.task == "contrastive":
+                return self._pairs(hidden, batches)
+            return self._text(hidden, batches)
 
     def _evaluation_mode(self) -> AbstractContextManager[None]:
         return evaluation_mode(self._trainer, self._weights)
 
-    def _batches(self, interrupted: Callable[[], bool]) -> Iterator[Batch]:
+    def _batches(self, size: int, interrupted: Callable[[], bool]) -> Iterator[Batch]:
         """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs.
+
+        Args:
+            size: examples per batch.
+            interrupted: asked before each batch.
 
         Raises:
             EvaluationInterrupted: the run is to stop.
         """
-        size = self._config.eval.batch or self._config.train.micro_batch_size
         ranks = self._agreement.world_size
         own = self._examples[self._agreement.rank :: ranks]
         total = math.ceil(math.ceil(len(self._examples) / ranks) / size)

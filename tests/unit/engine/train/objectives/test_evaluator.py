@@ -96,15 +96,18 @@ class Bench:
         trainer = SimpleNamespace(
             model=self.model,
             objective=Objective(**held_out),
-            forward=SimpleNamespace(make_room=lambda: None),
+            forward=SimpleNamespace(make_room=lambda: None, release=lambda: None),
             args=SimpleNamespace(device=torch.device("cpu")),
             compute_loss_context_manager=nullcontext,
             _prepare_inputs=self._prepare,
         )
         made: list[Any] = [SimpleNamespace(length=9 - n, token=n) for n in range(examples)]
+        event_log: Any = SimpleNamespace(
+            progress=lambda *given: self.progress.append(given), log=lambda *_: None
+        )
         self.evaluator = Evaluator(
             config, trainer, None, made, collate, agreement=agreement or SingleRank(),
-            progress=lambda *given: self.progress.append(given),
+            event_log=event_log,
         )  # fmt: skip
 
     def _prepare(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -170,3 +173,18 @@ def test_an_interruption_says_after_how_many_batches() -> None:
     answers = iter([False, True])
     with pytest.raises(EvaluationInterrupted, match="after 1 of 3 batches"):
         Bench("sft").evaluator.evaluate(lambda: next(answers))
+
+
+@pytest.mark.parametrize("task", ["sft", "contrastive"])
+def test_an_evaluation_that_runs_out_of_memory_takes_fewer_examples_at_once(task: str) -> None:
+    whole, small = Bench(task), Bench(task)
+    forward = small.model.forward
+
+    def fits_one(*args: Any, **kwargs: Any) -> Any:
+        if len(kwargs["input_ids"]) > 2:  # an example has two rows
+            raise torch.OutOfMemoryError
+        return forward(*args, **kwargs)
+
+    small.model.forward = fits_one
+    assert small.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
+    assert small.lengths[-5:] == [2] * 5
