@@ -35,7 +35,7 @@ _CONFIG = """
 name: card
 model: {{id: model, quantize: nf4}}
 data: {{train: rows.jsonl, max_length: {length}}}
-train: {{steps: 4, batch: 1, accumulate: 2}}
+train: {{steps: 4, batch: 1, accumulate: 2, optimizer: paged_adamw_8bit}}
 """
 
 
