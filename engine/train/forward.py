@@ -6,7 +6,7 @@ over static buffers. Everything that depends on the choice is a method or a prop
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
@@ -68,6 +68,17 @@ class Forward(Protocol):
 
     def average_gradients(self) -> None:
         """Average the gradients over all ranks, unless DDP has done so."""
+
+    def make_ahead(self, lengths: Sequence[int], may_go_on: Callable[[], bool]) -> tuple[int, int]:
+        """Make the graphs of micro-batches of these lengths, if there are any graphs.
+
+        Args:
+            lengths: tokens per row, after a micro-batch of the run has passed.
+            may_go_on: called before each part; False ends it.
+
+        Returns:
+            how many graphs were made, and how many are left.
+        """
 
     def make_room(self) -> None:
         """Free memory before passes outside of this strategy, such as an evaluation."""

@@ -61,6 +61,7 @@ from .trainers.arguments import trainer_arguments
 from .trainers.build import AnyTrainer, build_trainer
 from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
+from .trainers.graphs_ahead import make_graphs_ahead
 from .trainers.strategy import average_of, averaged_weights, flow_of, state_of
 
 log = logging.getLogger(__name__)
@@ -447,9 +448,10 @@ def facts_before(
     smaller = None
     if may_divide and planned is not None:
         smaller = smaller_micro_batch(config, mixture=planned.architecture.mixture is not None)
-    return facts | memory_probe.try_longest(
+    facts |= memory_probe.try_longest(
         config, trainer, examples.train, collate, planned, plan, smaller=smaller
     )
+    return facts | make_graphs_ahead(config, trainer, examples.train, setup.plan.steps)
 
 
 def describe(

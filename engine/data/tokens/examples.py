@@ -26,6 +26,11 @@ class TextExample:
         """Number of tokens."""
         return len(self.input_ids)
 
+    @property
+    def row_length(self) -> int:
+        """Number of tokens of its row in a batch."""
+        return len(self.input_ids)
+
 
 @dataclass(frozen=True)
 class PairExample:
@@ -53,6 +58,11 @@ class PairExample:
         """Number of tokens of all its texts."""
         return sum(len(ids) for ids in (self.anchor, self.positive, *self.negatives))
 
+    @property
+    def row_length(self) -> int:
+        """Number of tokens of its longest text."""
+        return max(len(ids) for ids in (self.anchor, self.positive, *self.negatives))
+
 
 @dataclass(frozen=True)
 class PreferenceExample:
@@ -75,6 +85,11 @@ class PreferenceExample:
     def length(self) -> int:
         """Number of tokens of both sequences."""
         return self.chosen.length + self.rejected.length
+
+    @property
+    def row_length(self) -> int:
+        """Number of tokens of the longer sequence."""
+        return max(self.chosen.length, self.rejected.length)
 
     @property
     def input_ids(self) -> list[int]:
@@ -106,6 +121,11 @@ class RatedExample:
         return self.text.length + self.mismatched.length
 
     @property
+    def row_length(self) -> int:
+        """Number of tokens of the longer sequence."""
+        return max(self.text.length, self.mismatched.length)
+
+    @property
     def input_ids(self) -> list[int]:
         """The tokens of the record itself."""
         return self.text.input_ids
@@ -131,6 +151,11 @@ class PackedExample:
     def length(self) -> int:
         """Number of tokens of all its documents."""
         return sum(document.length for document in self.documents)
+
+    @property
+    def row_length(self) -> int:
+        """Number of tokens of its row in a batch."""
+        return self.length
 
     @property
     def input_ids(self) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -17,6 +17,8 @@ from .static_forward import Form, StaticBatch, StaticForward
 
 LOG_PROBS: Final[frozenset[Want]] = frozenset({"log_probs", "context_log_probs"})
 """Results that hold one number per row."""
+KEPT_FREE = 0.05
+"""Share of the memory of a device that is left free by graphs which are made ahead."""
 MOST_GRAPHS = 32
 """Most graphs for each `Way` to run the model, one for every form of a micro-batch.
 
@@ -87,6 +89,43 @@ class GraphForward:
             found[name] = found[name][:rows].clone()
         return found
 
+    def make_ahead(self, lengths: Sequence[int], may_go_on: Callable[[], bool]) -> tuple[int, int]:
+        """Capture graphs of further lengths for every form that is known, the longest first.
+
+        Padding passes through the model; nothing is trained, and no random number is drawn. It ends
+        early where memory becomes short, and where a graph cannot be captured.
+
+        Args:
+            lengths: Tokens per row.
+            may_go_on: Called before each graph; False ends it.
+
+        Returns:
+            How many graphs were made, and how many are left.
+        """
+        kinds = dict.fromkeys(replace(form, length=0) for form in self._passes)
+        buckets = dict.fromkeys(bucket(n, self._longest) for n in sorted(lengths, reverse=True))
+        forms = [replace(kind, length=length) for length in buckets for kind in kinds]
+        wanted = [form for form in forms if form not in self._passes] if self._capture else []
+        for made, form in enumerate(wanted):
+            if not (self._has_room_for(form) and may_go_on()):
+                return made, len(wanted) - made
+            batch = StaticBatch(form, self._device, self._pad_id)
+            self._program.embed(batch, batch.input_ids)
+            self._passes[form] = self._make(batch)
+        return len(wanted), 0
+
+    def _has_room_for(self, form: Form) -> bool:
+        """Whether another graph may be captured before it is needed."""
+        if not self._capture or self._count(form.way) >= MOST_GRAPHS:
+            return False
+        if self._device.type != "cuda":
+            return True
+        free, total = torch.cuda.mem_get_info(self._device)
+        return free >= KEPT_FREE * total
+
+    def _count(self, way: Way) -> int:
+        return sum(form.way == way for form in self._passes)
+
     def begin(self) -> None:
         """Copy the weights of rank 0 to every rank."""
         self._gradients.share_weights()
@@ -131,7 +170,7 @@ class GraphForward:
         self._program.embed(batch, inputs["input_ids"])
 
     def _make(self, batch: StaticBatch) -> GraphPass:
-        if self._capture and sum(f.way == batch.form.way for f in self._passes) >= MOST_GRAPHS:
+        if self._capture and self._count(batch.form.way) >= MOST_GRAPHS:
             self._capture = False
             self._warn(batch.form, f"there are {MOST_GRAPHS} graphs already")
         if self._capture:

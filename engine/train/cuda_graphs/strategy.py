@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -62,6 +63,10 @@ class GraphStrategy:
     def average_gradients(self) -> None:
         """Average the gradients over all ranks, because there is no DDP module to do it."""
         self._graphs.average_gradients()
+
+    def make_ahead(self, lengths: Sequence[int], may_go_on: Callable[[], bool]) -> tuple[int, int]:
+        """Capture graphs of these lengths; return how many were made, and how many are left."""
+        return self._graphs.make_ahead(lengths, may_go_on)
 
     def make_room(self) -> None:
         """Free the graphs if the device may not hold both them and an evaluation."""

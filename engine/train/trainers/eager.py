@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -43,6 +43,10 @@ class EagerForward:
 
     def average_gradients(self) -> None:
         """Do nothing: DDP averages the gradients during the backward pass."""
+
+    def make_ahead(self, lengths: Sequence[int], may_go_on: Callable[[], bool]) -> tuple[int, int]:
+        """Make nothing: there are no graphs."""
+        return 0, 0
 
     def make_room(self) -> None:
         """Do nothing: no memory is kept between steps."""

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.engine.train.cuda_graphs.buckets import DOUBLING_UP_TO, bucket, buckets
+from fttui.engine.train.cuda_graphs.buckets import (
+    DOUBLING_UP_TO,
+    bucket,
+    buckets,
+    buckets_ahead,
+)
 
 
 @pytest.mark.parametrize("longest", [8, 100, 512, 1000, 4096])
@@ -27,3 +32,15 @@ def test_there_are_few() -> None:
 
 def test_a_text_beyond_the_longest_gets_a_bucket_of_its_own() -> None:
     assert bucket(70, 64) == 70
+
+
+def test_lengths_that_occur_are_made_ahead_and_rare_ones_are_not() -> None:
+    lengths = [50] * 600 + [200] * 399 + [900]
+    assert buckets_ahead(lengths, 1, 10_000, 1024) == [1024, 256, 64]
+    assert buckets_ahead(lengths, 1, 100, 1024) == [256, 64], "the long one is likely not met"
+    assert buckets_ahead(lengths, 16, 100, 1024) == [1024, 256], "sixteen short ones are rare"
+    assert buckets_ahead([], 4, 100, 1024) == []
+
+
+def test_a_million_records_are_counted_at_once() -> None:
+    assert buckets_ahead([64, 512] * 500_000, 2, 10, 512) == [512, 64]

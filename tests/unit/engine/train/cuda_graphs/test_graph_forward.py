@@ -289,3 +289,69 @@ def test_without_memory_for_its_own_graph_a_batch_goes_through_a_longer_one(
     torch.testing.assert_close(gradients(found), gradients(expected))
     assert len(said) == 1
     assert "such micro-batches are padded to the graph for 2 × 96 tokens" in said[0]
+
+
+class Ahead(Direct):
+    """A pass that stands for a captured one; `made` has the lengths in their order."""
+
+    made: list[int] = []  # noqa: RUF012 -- emptied by every test
+
+    def __init__(self, program: Any, batch: Any, gradients: Any, graphs: Any) -> None:
+        self.made.append(batch.form.length)
+        super().__init__(program, batch, gradients)
+
+
+@pytest.fixture
+def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    monkeypatch.setattr(path_module, "Captured", Ahead)
+    monkeypatch.setattr(path_module, "Graphs", lambda: None)
+    Ahead.made.clear()
+    return Ahead.made
+
+
+def capturing(model: Any, longest: int = 1024) -> GraphForward:
+    return GraphForward(
+        StaticForward(model, contextlib.nullcontext), torch.device("cpu"), longest=longest, rows=2,
+        pad_id=0, capture=True, log=lambda level, text: None,
+    )  # fmt: skip
+
+
+def test_graphs_of_further_lengths_are_made_ahead_for_every_known_form(
+    make_model: Any, ahead: list[int]
+) -> None:
+    model, expected = make_model(dropout=0.2), make_model(dropout=0.2)
+    path, own = capturing(model), capturing(expected)
+    state = torch.random.get_rng_state()
+    for one in (path, own):
+        torch.random.set_rng_state(state)
+        one(batch([500, 3]), "ce")["ce"].backward()
+        with torch.no_grad():
+            one(batch([500, 3]), "log_probs", way="still")
+    begun = len(ahead)
+    before = gradients(model)
+    assert path.make_ahead([64, 256, 70, 512], lambda: True) == (6, 0)
+    assert ahead[begun:] == [256, 256, 128, 128, 64, 64], "the longest first"
+    assert path.make_ahead([64, 256, 70, 512], lambda: True) == (0, 0)
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+    torch.testing.assert_close(gradients(expected), before)
+    ahead.clear()
+    state = torch.random.get_rng_state()
+    losses = []
+    for one in (path, own):
+        torch.random.set_rng_state(state)
+        losses.append(one(batch([100, 7]), "ce")["ce"].item())
+    assert losses[0] == losses[1], "no random number was drawn"
+    assert ahead == [128], "only the other one had to make it now"
+
+
+def test_making_ahead_ends_when_told_to_and_where_there_are_enough(
+    make_model: Any, ahead: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = capturing(make_model())
+    assert path.make_ahead([64], lambda: True) == (0, 0), "no form is known yet"
+    path(batch([200, 3]), "ce")
+    turns = iter([True, False])
+    assert path.make_ahead([64, 128, 512], lambda: next(turns)) == (1, 2)
+    monkeypatch.setattr(path_module, "MOST_GRAPHS", 3)
+    assert path.make_ahead([64, 128, 1024], lambda: True) == (1, 2)
+    assert ahead == [256, 512, 1024]
