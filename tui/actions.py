@@ -101,6 +101,11 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("rollback",), "confirm", footer=5,
     ),
     Action(
+        "run.race", "E", "race",
+        "race learning rates and clips from here, or from the chosen checkpoint; or show the race",
+        RUN, ("rollback",), "confirm",
+    ),
+    Action(
         "anomaly.recover", "R", "follow advice",
         "send the gravest command that the reports of the current incident recommend first",
         RUN, ("recover", "rollback"), "confirm",
@@ -126,6 +131,11 @@ ACTIONS: tuple[Action, ...] = (
         "checkpoint.pin", "S", "pinned checkpoint",
         "write a checkpoint that is never removed, with a note",
         RUN, ("checkpoint",), "inline",
+    ),
+    Action(
+        "checkpoint.average", "V", "soup",
+        "average checkpoints, evaluate the mean, and keep it if it is better",
+        RUN, ("soup",), "inline",
     ),
     Action(
         "run.evaluate", "e", "eval", "evaluate on the held-out data now",

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from ..errors import CheckpointError
 from ..run.checkpoint_store import CheckpointStore, Manifest
+from ..run.records.ancestors import names_leading_to
 from ..run.records.record_feed import read_whole
 from ..run.run_dir import RunDirectory
-from .lineage import names_leading_to
 
 WEIGHTS = "adapter_model.safetensors"
 AVERAGE = "ema_model.safetensors"

@@ -62,26 +62,6 @@ def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
     return lineage
 
 
-def names_leading_to(last: str, records: Iterable[Record]) -> list[str]:
-    """Return the names of the checkpoints whose steps lead to one, oldest first, with this one.
-
-    Checkpoints of steps that were rolled back are left out. Some may have been removed since. The
-    list is empty if the records do not report the checkpoint `last`.
-    """
-    names: list[tuple[int, str]] = []
-    for record in records:
-        match record.event:
-            case RolledBack(to_step=to_step):
-                names = [one for one in names if one[0] <= to_step]
-            case CheckpointSaved(name=name):
-                names.append((record.step, name))
-                if name == last:
-                    return [one for _, one in names]
-            case _:
-                pass
-    return []
-
-
 def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:
     """Collect the lineage from the records up to the one that reports the checkpoint as saved.
 

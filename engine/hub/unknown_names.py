@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from ..errors import CheckpointError
 from ..protocol.command_args import existing
-from ..protocol.commands import AnyCommand, FindCulprits, Recover, Rollback
+from ..protocol.commands import AnyCommand, AverageCheckpoints, FindCulprits, Recover, Rollback
 from ..run.checkpoint_store import CheckpointStore
 
 
@@ -26,6 +26,12 @@ def why_unknown(
         case Rollback(checkpoint=wanted):
             try:
                 store.find(wanted)
+            except CheckpointError as error:
+                return str(error)
+        case AverageCheckpoints(checkpoints=names):
+            try:
+                for name in names:
+                    store.find(name)
             except CheckpointError as error:
                 return str(error)
         case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:

@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 
 from .command_kinds import (
     AnyCommand,
+    AverageCheckpoints,
     FindCulprits,
     ProfileSteps,
     Quarantine,
@@ -182,6 +183,24 @@ def parse_recover(args: list[str]) -> Recover:
 def parse_culprit(args: list[str]) -> FindCulprits:
     """Parse the id of an anomaly or nothing."""
     return FindCulprits(anomaly=one(args, "one anomaly's ID")) if args else FindCulprits()
+
+
+def parse_average(args: list[str]) -> AverageCheckpoints:
+    """Parse a number of checkpoints, or the names of several.
+
+    Raises:
+        CommandError: it is neither, or fewer than two checkpoints are meant.
+    """
+    if len(args) == 1 and args[0].isascii() and args[0].isdigit():
+        last = count(args[0], "N")
+        if last < 2:
+            raise CommandError("needs two checkpoints or more; one alone is no mean")
+        return AverageCheckpoints(last=last)
+    if len(set(args)) < 2:
+        raise CommandError("needs a number N, or the names of two checkpoints or more")
+    if len(set(args)) < len(args):
+        raise CommandError("names a checkpoint twice; name each of them once")
+    return AverageCheckpoints(checkpoints=tuple(args))
 
 
 def parse_profile(args: list[str]) -> ProfileSteps:

@@ -111,6 +111,15 @@ class Evaluate(Command, frozen=True, kw_only=True, tag="Evaluate"):
     """Evaluate now."""
 
 
+class AverageCheckpoints(Command, frozen=True, kw_only=True, tag="AverageCheckpoints"):
+    """Evaluate the mean of the weights of checkpoints, and keep it as one if it is better."""
+
+    last: int = 0
+    """Number of the newest checkpoints that led to the present weights; 0 with `checkpoints`."""
+    checkpoints: tuple[str, ...] = ()
+    """The checkpoints, by name or step; empty with `last`."""
+
+
 class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
     """Generate text with the current weights."""
 
@@ -168,7 +177,7 @@ SettingCommand = (
 
 TrainingAction = (
     SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
-    | GenerateSample | SkipBatches | AddNote | FindCulprits | Stop
+    | AverageCheckpoints | GenerateSample | SkipBatches | AddNote | FindCulprits | Stop
 )  # fmt: skip
 """Commands that a trainer carries out once."""
 

@@ -20,6 +20,7 @@ from .command_args import (
     mix_words,
     number,
     one,
+    parse_average,
     parse_checkpoint,
     parse_clip,
     parse_culprit,
@@ -34,6 +35,7 @@ from .command_args import (
 from .command_kinds import (
     AddNote,
     AnyCommand,
+    AverageCheckpoints,
     Command,
     Confirm,
     Decline,
@@ -69,49 +71,14 @@ from .settings import LearningRate, RunSettings
 from .states import RunState
 
 __all__ = [
-    "COMMANDS",
-    "START_AGAIN",
-    "AddNote",
-    "AnyCommand",
-    "Command",
-    "CommandError",
-    "CommandSpec",
-    "Confirm",
-    "Decline",
-    "Evaluate",
-    "FindCulprits",
-    "GenerateSample",
-    "MeasureGradients",
-    "OneShotCommand",
-    "Pause",
-    "ProfileSteps",
-    "Propose",
-    "Quarantine",
-    "Recover",
-    "ResetLr",
-    "Resume",
-    "Rollback",
-    "RunSteps",
-    "SaveCheckpoint",
-    "ScaleLr",
-    "SetClip",
-    "SetLr",
-    "SetMix",
-    "SetPolicy",
-    "SettingCommand",
-    "SkipBatches",
-    "Stop",
-    "TrainingAction",
-    "TrainingCommand",
-    "command_words",
-    "describe_command",
-    "parse_command",
-    "proposal_name",
-    "recorded_command",
-    "slip",
-    "spec_of",
-    "why_illegal",
-]
+    "COMMANDS", "START_AGAIN", "AddNote", "AnyCommand", "AverageCheckpoints", "Command",
+    "CommandError", "CommandSpec", "Confirm", "Decline", "Evaluate", "FindCulprits",
+    "GenerateSample", "MeasureGradients", "OneShotCommand", "Pause", "ProfileSteps", "Propose",
+    "Quarantine", "Recover", "ResetLr", "Resume", "Rollback", "RunSteps", "SaveCheckpoint",
+    "ScaleLr", "SetClip", "SetLr", "SetMix", "SetPolicy", "SettingCommand", "SkipBatches", "Stop",
+    "TrainingAction", "TrainingCommand", "command_words", "describe_command", "parse_command",
+    "proposal_name", "recorded_command", "slip", "spec_of", "why_illegal",
+]  # fmt: skip
 
 START_AGAIN = "resume it, or start it again"
 """What a reader can do about a run that has ended, where the run's folder is not known."""
@@ -307,6 +274,12 @@ COMMANDS: tuple[CommandSpec, ...] = (
         command=Evaluate, parse=bare(Evaluate), legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
+        verb="soup", usage="soup N | CHECKPOINT CHECKPOINT…", title="average checkpoints",
+        help="evaluate the mean of checkpoints, the last N or these; keep it if it is better",
+        command=AverageCheckpoints, parse=parse_average,
+        legal=_LIVE, kind="one_shot", effect="here",
+    ),
+    CommandSpec(
         verb="sample", usage="sample PROMPT",
         help="generate text with the current weights",
         command=GenerateSample, parse=lambda a: GenerateSample(prompt=text_of(a, "a PROMPT")),
@@ -481,6 +454,8 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
         return [*[LIFT] * command.lift, *["--"] * odd, *command.ids]
     if isinstance(command, SetMix):
         return mix_words(command.weights)
+    if isinstance(command, AverageCheckpoints):
+        return list(command.checkpoints) or [str(command.last)]
     values = (getattr(command, field) for field in command.__struct_fields__)
     return [_word(value) for value in values if value not in (None, "")]
 

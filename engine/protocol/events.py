@@ -178,6 +178,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
     """Whether it is a good rollback target: its losses are finite, its evaluation is not clearly
     worse than the best, and no warning of an instability was raised shortly before it."""
     loss: float | None = None
+    mean_of: list[str] = []  # names of the checkpoints whose mean it is; empty for a trained state
 
 
 class CheckpointRemoved(Event, frozen=True, kw_only=True, tag="CheckpointRemoved"):

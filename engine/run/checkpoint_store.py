@@ -54,6 +54,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     versions: dict[str, str] = {}
     pinned: bool = False
     note: str = ""
+    mean_of: list[str] = []
+    """Names of the checkpoints whose weights were averaged; empty for a trained state."""
     good: bool = True
     loss: float | None = None
     """The smoothed training loss at that step."""
@@ -151,16 +153,21 @@ class CheckpointStore:
     def find(self, wanted: str) -> Manifest:
         """Return a checkpoint by its name, by its step (the newest at that step), or `last`.
 
-        A copy is found by the name of its folder only.
+        A copy, and the mean of several checkpoints, where training has never been, is found by the
+        name of its folder only.
 
         Raises:
             CheckpointError: there is no such checkpoint; the text lists existing ones.
         """
         known, copies = self.all(), self.copies()
-        if wanted == "last" and known:
-            return known[-1]
-        for manifest in reversed(known):
+        trained = [manifest for manifest in known if not manifest.mean_of]
+        if wanted == "last" and trained:
+            return trained[-1]
+        for manifest in reversed(trained):
             if wanted in (manifest.name, str(manifest.step)):
+                return manifest
+        for manifest in known:
+            if wanted == manifest.name:
                 return manifest
         for copy in copies:
             if wanted == copy.manifest.name:

@@ -27,6 +27,7 @@ from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from ..telemetry.gpu import BackgroundSampler
 from .checkpoint.checkpointer import Checkpointer
+from .checkpoint.mean import CheckpointMean
 from .control.command_executor import CommandExecutor
 from .control.command_queue import CommandQueue
 from .control.command_scheduler import CommandScheduler, command_failed
@@ -165,7 +166,7 @@ class ControlledSession:
     def _on_request(self, parts: SessionParts, checkpointer: Checkpointer) -> OnRequest:
         profiler = parts.profiler or NoProfiler()
         if parts.repeatable is None:
-            return OnRequest(profiler, NoReplay())
+            return OnRequest(profiler, NoReplay(), None)
         finder = CulpritFinder(
             parts.run,
             parts.repeatable,
@@ -174,7 +175,8 @@ class ControlledSession:
             parts.agreement,
             self._commands.ends_replay,
         )
-        return OnRequest(profiler, finder)
+        mean = CheckpointMean(parts.run, parts.repeatable.state, checkpointer, parts.agreement)
+        return OnRequest(profiler, finder, mean)
 
     def resume(
         self, checkpoint: str | None, history: JournalSummary, steps: int

@@ -8,6 +8,8 @@ from ..protocol.commands import COMMANDS, Command
 
 DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
 """Why no sample of a watched script can be kept out or replaced."""
+OWN_CHECKPOINTS = "fttui averages only checkpoints of its own trainers"
+"""Why checkpoints of a watched script are not averaged."""
 MIX_OF_SCRIPT = "the script mixes its data by itself; change the weights there"
 """Why the sources of a watched script cannot be mixed by other weights."""
 

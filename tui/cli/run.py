@@ -253,8 +253,8 @@ def _engine_options(accept: frozenset[str], *, paused: bool) -> list[str]:
 
 def tell_of_race(run: RunDirectory) -> None:
     """Print that a race of the run was interrupted, and in which variant; nothing without one."""
-    from .experiments.race_file import read_race
-    from .experiments.race_text import unfinished_lines
+    from ..connection.race.race_file import read_race
+    from ..dialogs.race_text import unfinished_lines
 
     try:
         state = read_race(run)

@@ -51,10 +51,14 @@ def given_up(state: AppState, checkpoint: CheckpointView) -> LostWork:
 
 
 def meant(state: AppState, command: Rollback) -> CheckpointView | None:
-    """Return the checkpoint that a rollback returns to; None if there is no such checkpoint."""
-    wanted = command.checkpoint
-    found = [c for c in state.run.checkpoints if wanted in ("last", c.name, str(c.step))]
-    return found[-1] if found else None
+    """Return the checkpoint that a rollback returns to; None if there is no such checkpoint.
+
+    The mean of other checkpoints is meant by its name only.
+    """
+    wanted, known = command.checkpoint, state.run.checkpoints
+    named = [c for c in known if c.name == wanted]
+    trained = [c for c in known if wanted in ("last", str(c.step)) and not c.mean]
+    return (named or trained or [None])[-1]
 
 
 def on_lineage(state: AppState, checkpoint: CheckpointView) -> bool:

@@ -7,6 +7,7 @@ from shlex import quote
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    AverageCheckpoints,
     Evaluate,
     FindCulprits,
     Pause,
@@ -103,6 +104,10 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             held = state.state.held
             then = f"the run stays {state.state.value}" if held else "then training continues"
             yield f"Evaluates on the held-out data now; {then}.{span}"
+        case AverageCheckpoints(last=last, checkpoints=names):
+            which = ", ".join(names) or f"the last {last} checkpoints"
+            yield f"Evaluates the mean of {which}, and the present weights if they were not yet."
+            yield "A better mean becomes a checkpoint; training goes on with its own weights."
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"
             yield f"Measures where the time of {them} goes; training is not affected."

@@ -51,6 +51,8 @@ def _following(head: str, state: AppState) -> Sequence[str]:
             given = {option.partition("=")[0] + "=" for option in rest.split()[1:]}
             options = [o for o in _ROLLBACK_OPTIONS if o not in given]
             return options if rest else [*checkpoint_names(state), "last"]
+        case "soup":
+            return [name for name in checkpoint_names(state) if name not in rest.split()]
         case "recover" | "culprit":
             return () if rest else anomaly_ids(state)
         case "quarantine":

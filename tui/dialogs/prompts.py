@@ -10,6 +10,7 @@ from fttui.engine.protocol.command_args import CommandError, existing
 from fttui.engine.protocol.command_kinds import LARGEST_RATE
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    AverageCheckpoints,
     FindCulprits,
     Quarantine,
     Recover,
@@ -141,6 +142,18 @@ def read_text(verb: str, text: str, preview: str) -> ParsedInput:
         return ParsedInput(error=str(error))
 
 
+def read_average(text: str, state: AppState) -> ParsedInput:
+    """Parse the number, or the names, of the checkpoints to average."""
+    if not text.strip():
+        return ParsedInput(needs="type a number such as 3, or names, or cancel with esc")
+    asked = _verb("soup", text)
+    if asked.command is None:
+        return asked
+    if unknown := _unknown(asked.command, state):
+        return ParsedInput(error=unknown)
+    return ParsedInput(asked.command, "evaluates the mean; training goes on unchanged")
+
+
 def read_quarantine(text: str) -> ParsedInput:
     """Parse the ids of samples to keep out of training, or to let in again after `lift`."""
     if not text.strip():
@@ -230,6 +243,9 @@ def _unknown(command: AnyCommand, state: AppState) -> str:
         case Rollback(checkpoint=wanted):
             names, what, many = checkpoint_names(state), "checkpoint", "checkpoints"
             steps = {str(c.step) for c in state.run.checkpoints} | ({"last"} if names else set())
+        case AverageCheckpoints(checkpoints=several) if several:
+            found = (_unknown(Rollback(checkpoint=one), state) for one in several)
+            return next((error for error in found if error), "")
         case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:
             names, what, many, steps = anomaly_ids(state), "anomaly", "anomalies", set[str]()
         case _:

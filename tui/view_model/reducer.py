@@ -214,6 +214,7 @@ def _checkpoint_saved(view: RunView, record: Record, event: CheckpointSaved) -> 
         note=event.note,
         loss=event.loss,
         used=view.used,
+        mean=bool(event.mean_of),
     )
     others = tuple(c for c in view.checkpoints if c.name != event.name)
     view = replace(view, checkpoints=(*others, saved), progress=None)

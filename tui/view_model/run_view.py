@@ -83,6 +83,8 @@ class CheckpointView:
     loss: float | None
     used: Usage = field(default_factory=Usage)
     """What the run had used when it was written."""
+    mean: bool = False
+    """Whether it is the mean of other checkpoints, where training has never been."""
 
 
 @dataclass(frozen=True)

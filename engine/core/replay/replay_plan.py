@@ -104,7 +104,7 @@ class _Path:
         match event:
             case StepFinished():
                 self.entries.append(_Step(step, event, self._quarantine, self._mix))
-            case CheckpointSaved(name=name):
+            case CheckpointSaved(name=name, mean_of=[]):
                 self.entries.append(_Saved(name, step))
             case RolledBack():
                 self._go_back(event.checkpoint, event.to_step)

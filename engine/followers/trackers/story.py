@@ -178,7 +178,7 @@ def _went_back(event: RolledBack) -> str:
 
 def _saved(event: CheckpointSaved) -> str:
     loss = "" if event.loss is None else f", loss {event.loss:.4g}"
-    kind = "" if event.good else ", not a good rollback target"
+    kind = "" if event.good or event.mean_of else ", not a good rollback target"
     note = f": {event.note}" if event.note else ""
     return f"{event.name} ({event.size_bytes / 2**20:.1f} MiB{loss}{kind}){note}"
 

@@ -211,6 +211,22 @@ class Checkpointer:
             return self._restore(name)
 
     def _restore(self, wanted: str) -> tuple[Manifest, Counters]:
+        manifest, staged = self._agreed(wanted)
+        counters = self._state.apply(staged)
+        self._require_same_state(manifest.name, counters)
+        return manifest, counters
+
+    def staged(self, wanted: str) -> Any:
+        """Verify and read a checkpoint on every rank without applying it; all call this together.
+
+        Raises:
+            CheckpointError: the checkpoint is not usable; nothing was changed.
+        """
+        with self._files.copied(wanted) as name:
+            return self._agreed(name)[1]
+
+    def _agreed(self, wanted: str) -> tuple[Manifest, Any]:
+        """Stage a checkpoint on every rank, or raise on every rank."""
         found: tuple[Manifest, Any] | None = None
         error: CheckpointError | None = None
         try:
@@ -221,10 +237,7 @@ class Checkpointer:
             kind = type(error) if error else CheckpointError
             raise kind("; ".join(errors) if len(errors) < 2 else errors[0])
         assert found is not None
-        manifest, staged = found
-        counters = self._state.apply(staged)
-        self._require_same_state(manifest.name, counters)
-        return manifest, counters
+        return found
 
     def _stage(self, wanted: str) -> tuple[Manifest, Any]:
         manifest = self.ledger.find(wanted)

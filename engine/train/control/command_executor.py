@@ -10,6 +10,7 @@ import msgspec
 
 from ...config.schema import RunConfig
 from ...config.step_plan import is_due
+from ...core.model_selection import is_better
 from ...core.recovery import NoWayBack
 from ...core.replay.planned_commands import PlannedCommands
 from ...core.retention import to_remove
@@ -17,6 +18,7 @@ from ...core.settings import Inapplicable, after_rollback, leashed
 from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
+    AverageCheckpoints,
     Evaluate,
     FindCulprits,
     GenerateSample,
@@ -75,7 +77,7 @@ class CommandExecutor:
         self._checkpointer = checkpointer
         self._data = trainer.data
         self._monitor = monitor
-        self._profiler, self._replay = on_request
+        self._profiler, self._replay, self._mean = on_request
         self._planned = PlannedCommands((one.step, one.command) for one in config.interventions)
         self._ends_evaluation = ends_evaluation
         """Returns whether the evaluation must end; called between batches by all ranks together."""
@@ -149,7 +151,7 @@ class CommandExecutor:
                 outcome = self._roll_back(command)
             case Recover(anomaly=anomaly):
                 outcome = self._roll_back(self._recovery_rollback(anomaly))
-            case MeasureGradients() | ProfileSteps() | FindCulprits():
+            case MeasureGradients() | ProfileSteps() | FindCulprits() | AverageCheckpoints():
                 outcome = self._measure(command)
             case Evaluate():
                 outcome = "", self._evaluate_on_command()
@@ -193,7 +195,7 @@ class CommandExecutor:
     @property
     def newest(self) -> str | None:
         """The name of the newest complete checkpoint; None without one."""
-        known = self._checkpointer.ledger.all()
+        known = [one for one in self._checkpointer.ledger.all() if not one.mean_of]
         return known[-1].name if known else None
 
     def resume_from(self, wanted: str) -> Manifest:
@@ -268,6 +270,7 @@ class CommandExecutor:
                 note=manifest.note,
                 good=manifest.good,
                 loss=manifest.loss,
+                mean_of=manifest.mean_of,
             )
         )
 
@@ -276,7 +279,8 @@ class CommandExecutor:
             return
         ledger = self._checkpointer.ledger
         keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
-        for name in to_remove(ledger.all(), keep=keep, by=by):
+        trained = [one for one in ledger.all() if not one.mean_of]
+        for name in to_remove(trained, keep=keep, by=by):
             if ledger.remove(name):
                 self._event_log.record(CheckpointRemoved(name=name))
 
@@ -372,6 +376,47 @@ class CommandExecutor:
             self._sample(prompt)
         return f"loss {result.metrics['loss']:.4g}"
 
+    def _average(self, command: AverageCheckpoints) -> tuple[str, str]:
+        """Evaluate the mean of checkpoints, and keep it as a checkpoint if it is better.
+
+        The run's own weights are put back afterwards. The evaluation of the mean is no point of
+        the run's curves, and counts neither for early stopping nor for the detector.
+        """
+        mean, metric = self._mean, self._config.checkpoint.best or "loss"
+        if mean is None:
+            raise Impossible("the checkpoints of this run cannot be averaged")
+        self._event_log.sync()  # the checkpoints that led here are read from the journal
+        try:
+            names = mean.chosen(command.last, command.checkpoints)
+            if not self._monitor.metrics_here:
+                self._evaluate(again=True)
+            before = self._monitor.metrics_here
+            metric = metric if metric in before else "loss"
+            with mean.in_place(names):
+                after = self._in_state(RunState.EVALUATING, self._run_evaluation).metrics
+                better = is_better(metric, after[metric], before[metric])
+                kept = self._save_mean(names, after) if better else None
+        except (CheckpointError, EvaluationInterrupted) as error:
+            raise Impossible(str(error)) from None
+        finally:
+            self.mark()
+        fate = f"kept as {kept}" if kept else "not better, so not kept"
+        of = f"of the mean of {', '.join(names)}"
+        return f"{metric} {before[metric]:.5g}", f"{after[metric]:.5g} {of}: {fate}"
+
+    def _save_mean(self, names: list[str], metrics: dict[str, float]) -> str:
+        note = f"mean of {', '.join(names)}"
+        judged = {"metrics": metrics, "eval_loss": metrics["loss"], "mean_of": names}
+        # Training has never been at the mean, so no recovery goes there by itself.
+        kept = {"pinned": True, "note": note, "good": False}
+        facts = {**self._monitor.checkpoint_facts(), **judged, **kept}
+        timeline = self._event_log.timeline
+        saved: Saved = self._in_state(
+            RunState.SAVING, lambda: self._checkpointer.save(self._counters(), facts, timeline)
+        )
+        self._record_saved(saved)
+        return saved.manifest.name
+
     def _run_evaluation(self) -> EvalResult:
         return self._trainer.evaluate(self._ends_evaluation)
 
@@ -388,7 +433,11 @@ class CommandExecutor:
         finally:
             self._event_log.enter(before)
 
-    def _measure(self, command: MeasureGradients | ProfileSteps | FindCulprits) -> tuple[str, str]:
+    def _measure(
+        self, command: MeasureGradients | ProfileSteps | FindCulprits | AverageCheckpoints
+    ) -> tuple[str, str]:
+        if isinstance(command, AverageCheckpoints):
+            return self._average(command)
         if isinstance(command, FindCulprits):
             return self._replay.begin(command.anomaly)
         if isinstance(command, MeasureGradients):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from ..checkpoint.mean import CheckpointMean
 from .command_scheduler import Impossible
 from .profiling import Profiler
 
@@ -76,7 +77,9 @@ class NoReplay:
 
 
 class OnRequest(NamedTuple):
-    """The parts that carry out a command over several steps: profiler and replay."""
+    """The parts that carry out commands of a person: profiler, replay, and mean of checkpoints."""
 
     profiler: Profiler
     replay: StepReplay
+    mean: CheckpointMean | None
+    """None for a trainer whose state cannot be held in memory."""

@@ -56,7 +56,7 @@ class StepLoop:
         self._commands = commands
         self._executor = executor
         self._conclusion = conclusion
-        self._profiler, self._replay = on_request
+        self._profiler, self._replay, _ = on_request
         self._memory = memory
         self._device = device
         self._micro_batch = self._micro_batches = 0

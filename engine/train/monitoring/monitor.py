@@ -175,6 +175,11 @@ class TrainingMonitor:
         """Return why early stopping ends the run at this step, or None to continue."""
         return self._selection.reason_to_stop()
 
+    @property
+    def metrics_here(self) -> dict[str, float]:
+        """The metrics of the evaluation at this step; empty if there was none."""
+        return self._selection.metrics_at(self._event_log.step)
+
     def checkpoint_facts(self) -> dict[str, Any]:
         """Return the manifest fields that say how good a checkpoint written now would be."""
         step, seen, selected = self._event_log.step, self._anomalies.state, self._selection.state

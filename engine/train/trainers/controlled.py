@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
-from ...protocol.commands import Command, GenerateSample, MeasureGradients
+from ...protocol.commands import AverageCheckpoints, Command, GenerateSample, MeasureGradients
 from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
@@ -47,6 +47,9 @@ class EngineTrainer:
         if self._trainer.sharded is not None:
             refused[MeasureGradients] = (
                 "with train.strategy: fsdp a rank has a part of each gradient"
+            )
+            refused[AverageCheckpoints] = (
+                "with train.strategy: fsdp a rank has a part of each weight"
             )
         return refused
 

@@ -12,6 +12,7 @@ from inspect import Parameter, signature, unwrap
 from typing import Any
 
 from ...protocol.commands import (
+    AverageCheckpoints,
     Command,
     Evaluate,
     FindCulprits,
@@ -29,7 +30,7 @@ from ...protocol.commands import (
     SetMix,
     SkipBatches,
 )
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable, refused_verbs
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS, Unwatchable, refused_verbs
 from .own_attributes import names_in_methods
 from .trainer import tokenizer_of
 
@@ -89,6 +90,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
         Quarantine: DATA_OF_SCRIPT,
         SetMix: MIX_OF_SCRIPT,
         FindCulprits: DATA_OF_SCRIPT,
+        AverageCheckpoints: OWN_CHECKPOINTS,
     }
     backwards = why_not_back(trainer)
     if backwards:

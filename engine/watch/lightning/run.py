@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from ...protocol.commands import (
+    AverageCheckpoints,
     Command,
     Evaluate,
     FindCulprits,
@@ -40,7 +41,7 @@ from ...protocol.events import EvalFinished
 from ...train.checkpoint.optimizer_state import bare
 from ..checkpoint_plan import CheckpointPlan
 from ..plain.loop_run import LoopParts, LoopRun
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, Unwatchable
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS, Unwatchable
 from ..watch_options import WatchOptions
 
 _POSITION = "Lightning keeps its position in the data to itself, so it cannot go back"
@@ -49,6 +50,7 @@ REFUSED: dict[type[Command], str] = {
     Quarantine: DATA_OF_SCRIPT,
     SetMix: MIX_OF_SCRIPT,
     FindCulprits: DATA_OF_SCRIPT,
+    AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "Lightning validates by itself (val_check_interval)",
     GenerateSample: "the module has no tokenizer that fttui knows",
     SaveCheckpoint: "Lightning saves with its ModelCheckpoint",

@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from ...protocol.commands import (
+    AverageCheckpoints,
     Command,
     Evaluate,
     FindCulprits,
@@ -34,7 +35,7 @@ from ...protocol.commands import (
     SkipBatches,
 )
 from ...train.checkpoint.optimizer_state import bare
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS
 from ..script_run import plan_for, say
 from ..watch_options import WatchOptions
 from .loop_run import LoopParts, LoopRun
@@ -47,6 +48,7 @@ REFUSED: dict[type[Command], str] = {
     Quarantine: DATA_OF_SCRIPT,
     SetMix: MIX_OF_SCRIPT,
     FindCulprits: DATA_OF_SCRIPT,
+    AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "the loop evaluates by itself",
     GenerateSample: "the loop has no tokenizer that fttui knows",
 }

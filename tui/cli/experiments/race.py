@@ -10,31 +10,27 @@ from typing import TYPE_CHECKING
 
 from fttui.engine.errors import CheckpointError, CommandRejected, ConfigError, FttuiError
 from fttui.engine.protocol.commands import Pause
-from fttui.engine.protocol.events import EvalFinished, RunStarted
-from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.processes.marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory, runs_root
-from fttui.engine.run.run_index import find_run, known_ends, learning_rate, read_ends, summarize
+from fttui.engine.run.run_index import find_run
 
-from ...view_model.race.race_state import EVAL, LOSS, RaceState
-from ...view_model.race.rounds import cost_of
-from ..cluster.place import Cluster
-from ..control import require_engine
-from ..data_check.process import ProgressLine
-from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
-from .measured import measured_times
-from .race_file import read_race, store_race
-from .race_text import (
-    budget_line,
-    cost_line,
+from ...connection.race.planning import plan_race, require_sound
+from ...connection.race.race_file import race_lock, read_race, store_race
+from ...dialogs.race_text import (
+    gone_on_line,
     place_line,
-    plan_lines,
+    planned_lines,
     progress_of,
     table_lines,
     unfinished_lines,
     verdict_lines,
 )
+from ...view_model.race.race_state import RaceState
+from ...view_model.race.request import AFTER, STEPS, RaceRequest
+from ..cluster.place import Cluster
+from ..control import require_engine
+from ..data_check.process import ProgressLine
+from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 
 if TYPE_CHECKING:
     from .conduct import Race
@@ -57,7 +53,7 @@ def add_commands(commands: Commands) -> None:
         help="the run, live or ended, and the values to try: lr=1e-4,x0.5,now clip=0.5,p90,off",
     )
     parser.add_argument(
-        "--steps", type=int, default=100, metavar="N", help="steps of a variant (default: 100)"
+        "--steps", type=int, default=STEPS, metavar="N", help="steps of a variant (default: 100)"
     )
     parser.add_argument(
         "--by",
@@ -76,7 +72,7 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--then",
-        choices=("go", "pause", "stop"),
+        choices=AFTER,
         help="what the run does afterwards; default: go, or pause if it was paused before",
     )
     parser.add_argument("--yes", action="store_true", help="begin without a question")
@@ -136,151 +132,33 @@ def _show(run: RunDirectory, known: RaceState | None) -> int:
 def _begin(
     run: RunDirectory, step: str | None, settings: list[str], options: argparse.Namespace
 ) -> int:
-    by, why = (options.by, "") if options.by else _default_metric(run)
-    state = RaceState(words=settings, steps=options.steps, by=by, halving=not options.no_halving)
-    _require_sound(state, options)
-    _require_metric(run, state.by)
-    before = summarize(run)
-    held = before.state is RunState.PAUSED
-    state.then = options.then or ("pause" if held else "go")
-    checkpoint, start = _start(run, step, before.state)
-    _require_room(run, start if start is not None else before.step, state)
-    where = f"step {start}" if start is not None else f"the present step (now {before.step})"
-    for line in plan_lines(state, run.id, learning_rate(run), where, options.keep):
+    planned = plan_race(run, _request(step, settings, options))
+    state = planned.state
+    for line in planned_lines(planned):
         say(line)
-    if why:
-        say(why)
-    cost = cost_of(
-        state.rounds,
-        measured_times(run, starts=before.state.ended),
-        evaluates=state.by != LOSS,
-    )
-    known = known_ends(run)
-    say(cost_line(cost, known.tally.price))
-    if caution := budget_line(cost, known.used, known.tally):
-        say(caution)
-    if _stops_early(run):
-        say(
-            "caution: train.early_stop counts the evaluations of the race and may end the run in it"
-        )
     if not options.yes and not _confirmed():
         say("nothing was changed")
         return 0
-    driver = _driver(run, checkpoint or "last", options)
-    race = _conductor(run, state, driver)
-    try:
-        race.prepare(checkpoint)
-    except CommandRejected as refused:
-        raise CommandRejected(f"{refused}; the race did not begin") from None
-    return _conduct(run, state, race, options)
+    with race_lock(run):
+        driver = _driver(run, planned.checkpoint or "last", options)
+        race = _conductor(run, state, driver)
+        try:
+            race.prepare(planned.checkpoint)
+        except CommandRejected as refused:
+            raise CommandRejected(f"{refused}; the race did not begin") from None
+        return _conduct(run, state, race, options)
 
 
-def _require_sound(state: RaceState, options: argparse.Namespace) -> None:
-    """Check the numbers and names of the command line.
-
-    Raises:
-        ConfigError: one of them is not valid.
-    """
-    count = len(state.plan)
-    if options.steps < 1:
-        raise ConfigError(f"--steps must be a whole number ≥ 1, got {options.steps}")
-    if state.by != LOSS and not state.by.startswith(EVAL):
-        raise ConfigError(f"--by must be loss or eval.NAME, such as eval.loss; got {state.by}")
-    keep = options.keep
-    if keep not in ("best", "none") and not (keep.isdecimal() and 1 <= int(keep) <= count):
-        raise ConfigError(f"--keep must be best, none, or a variant from 1 to {count}; got {keep}")
-
-
-def _default_metric(run: RunDirectory) -> tuple[str, str]:
-    """Return the metric without `--by`, and why it is the training loss; empty if it is not.
-
-    It is the evaluation loss, unless no evaluation data are known.
-    """
-    evaluates = _can_evaluate(run)
-    if evaluates or _evaluated(run):
-        return f"{EVAL}loss", ""
-    unknown = f"the configuration of {run.id} does not tell whether it has evaluation data"
-    why = f"{run.id} has no evaluation data" if evaluates is False else unknown
-    return LOSS, f"note: compared by the training loss, because {why}; choose another with --by"
-
-
-def _can_evaluate(run: RunDirectory) -> bool | None:
-    """Whether a run has evaluation data; None if its configuration cannot be read."""
-    from fttui.engine.config.load import read_resolved
-
-    with suppress(FttuiError):
-        data = read_resolved(run.config).data
-        return bool(data.eval or data.eval_fraction)
-    return None
-
-
-def _require_metric(run: RunDirectory, by: str) -> None:
-    """Check that evaluations of a run have a metric, as far as its configuration and journal tell.
-
-    Raises:
-        ConfigError: they do not have it.
-    """
-    if by == LOSS:
-        return
-    names = _evaluated(run)
-    # The configuration of a script's run does not say whether the script has evaluation data.
-    if not names and _can_evaluate(run) is False and not run.identity().script:
-        raise ConfigError(
-            f"--by {by}: {run.id} has no evaluation data; compare the training loss: --by {LOSS}"
-        )
-    if names and by.removeprefix(EVAL) not in names:
-        known = ", ".join(f"{EVAL}{name}" for name in sorted(names))
-        raise ConfigError(f"--by {by}: the evaluations of {run.id} have {known}; name one of them")
-
-
-def _evaluated(run: RunDirectory) -> set[str]:
-    """Return the metrics of the evaluations that the ends of a run's journal have."""
-    events = (record.event for record in read_ends(run.journal))
-    return {name for e in events if isinstance(e, EvalFinished) for name in e.metrics}
-
-
-def _stops_early(run: RunDirectory) -> bool:
-    """Whether the configuration of a run has early stopping."""
-    from fttui.engine.config.load import read_resolved
-
-    with suppress(FttuiError):
-        return read_resolved(run.config).train.early_stop is not None
-    return False
-
-
-def _start(run: RunDirectory, step: str | None, state: RunState) -> tuple[str | None, int | None]:
-    """Return the checkpoint to start from and its step; None and None for the present state.
-
-    Raises:
-        CheckpointError: there is no such checkpoint.
-    """
-    if step is None and not state.ended:
-        return None, None
-    manifest = CheckpointStore(run).find(step or "last")
-    return manifest.name, manifest.step
-
-
-def _require_room(run: RunDirectory, start: int, state: RaceState) -> None:
-    """Check that the run has more steps left than a variant trains.
-
-    Raises:
-        ConfigError: it has not.
-    """
-    started = [r.event for r in read_ends(run.journal) if isinstance(r.event, RunStarted)]
-    total = max((event.total_steps for event in started), default=0)
-    left = total - start
-    if total and state.steps >= left:
-        raise ConfigError(
-            f"{run.id} has {max(0, left)} steps left after step {start} of {total}, and each "
-            f"variant would train {state.steps}; give fewer --steps, or {_earlier(run, total)}"
-        )
-
-
-def _earlier(run: RunDirectory, total: int) -> str:
-    """Return how to start a race from an earlier checkpoint, with the steps that there are."""
-    steps = sorted({manifest.step for manifest in CheckpointStore(run).all()} - {total})
-    listed = ", ".join(map(str, steps)) or "none"
-    return f"start from an earlier checkpoint with {run.id}@STEP (there are: {listed})"
+def _request(step: str | None, settings: list[str], options: argparse.Namespace) -> RaceRequest:
+    return RaceRequest(
+        words=tuple(settings),
+        checkpoint=step,
+        steps=options.steps,
+        by=options.by,
+        halving=not options.no_halving,
+        keep=options.keep,
+        then=options.then,
+    )
 
 
 def _confirmed() -> bool:
@@ -373,7 +251,7 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race, options: argparse.
         lines = "\n".join(unfinished_lines(state, run.id))
         error.args = (f"{error} {where} of a race\n{lines}",)
         raise
-    for line in (*table_lines(state), *verdict_lines(state), _gone_on(state)):
+    for line in (*table_lines(state), *verdict_lines(state), gone_on_line(state)):
         say(line)
     return 0
 
@@ -394,18 +272,15 @@ def _kept(state: RaceState, options: argparse.Namespace) -> int | None:
     return wanted
 
 
-def _gone_on(state: RaceState) -> str:
-    doing = {"go": "trains on", "pause": "is paused", "stop": "was stopped"}[state.then]
-    if state.kept is None:
-        return f"the run {doing} from step {state.base_step}, with its settings before the race"
-    one = state.variants[state.kept]
-    return f"the run {doing} with {state.plan[state.kept].label}, from step {one.step}"
-
-
 def _finish(run: RunDirectory, state: RaceState, options: argparse.Namespace) -> int:
     """Go on with an interrupted race, or put the run back to before it."""
-    _require_sound(state, argparse.Namespace(steps=state.steps, keep=options.keep))
+    require_sound(state, options.keep)
     state.then = options.then or state.then
+    with race_lock(run):
+        return _take_up(run, state, options)
+
+
+def _take_up(run: RunDirectory, state: RaceState, options: argparse.Namespace) -> int:
     driver = _driver(run, state.base, options)
     race = _conductor(run, state, driver)
     with suppress(CommandRejected):  # a halted run cannot be paused, and need not be
@@ -413,5 +288,5 @@ def _finish(run: RunDirectory, state: RaceState, options: argparse.Namespace) ->
     if options.go_on:
         return _conduct(run, state, race, options)
     race.go_on(None)
-    say(_gone_on(state))
+    say(gone_on_line(state))
     return 0

@@ -127,6 +127,11 @@ def cautions(run: RunDirectory, config: RunConfig, timeline: SurvivingTimeline) 
             f"the configuration was changed when the run was resumed ({', '.join(before)} before); "
             "the recipe has the newest one for all steps"
         )
+    for name in timeline.means:
+        yield (
+            f"training went on from {name}, the mean of other checkpoints, which a recipe cannot "
+            "make; from there on the repeated run has other weights"
+        )
     if unexplained := timeline.unexplained:
         yield (
             f"{plural(len(unexplained), 'step')}, first {unexplained[0]}, had a learning rate "

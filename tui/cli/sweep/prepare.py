@@ -13,11 +13,11 @@ from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import list_runs
 
+from ...connection.race.measured import measured_times
 from ...view_model.race.race_state import EVAL, LOSS
 from ...view_model.race.rounds import MeasuredTimes
 from ...view_model.sweep.search_space import MOST_POINTS, Axis, points
 from ...view_model.sweep.sweep_plan import Sampler, SweepPlan
-from ..experiments.measured import measured_times
 from .sweep_folder import sweeps
 
 if TYPE_CHECKING:

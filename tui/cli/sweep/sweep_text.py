@@ -129,7 +129,7 @@ def _row(
     score = (fmt.number(one.score),) if plan.by != LOSS else ()
     loss = fmt.number(mean_of_second_half(one.losses))
     against = "–"
-    if best is not None and one is not best:
+    if best is not None and one is not best and one.state != "failed":
         against = _against(difference(space, best, one))
     return (
         str(one.number),

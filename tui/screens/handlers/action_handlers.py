@@ -40,6 +40,7 @@ from ...dialogs.command_text import (
 from ...dialogs.completion import completions
 from ...dialogs.incident_text import headline
 from ...dialogs.prompts import ParsedInput
+from ...dialogs.race_prompt import VERB, is_race, read_race
 from ...view_model.incidents.cause import REASON
 from ...view_model.incidents.incident import Advice, Incident
 from ...view_model.interventions import UNDO, OpenProposal
@@ -49,6 +50,7 @@ from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
 from ..modals.rollback import ask_rollback
 from .background import change_control
+from .races import ask_race, begin_race
 from .sharing import SHARING_HANDLERS
 from .view_handlers import VIEW_HANDLERS, Handler
 
@@ -108,17 +110,27 @@ def _type(app: AppBase) -> None:
     def answer(found: ParsedInput | None) -> None:
         if found is not None and found.goto is not None:
             app.look(app.state.plot.at(found.goto, app.state.run.step))
+        elif found is not None and found.text is not None:
+            begin_race(app, found.text)
         elif found is not None and found.command is not None:
             send_command(app, found.command)
 
     prompt = PromptScreen(
         "command, or step for the cursor",
         "lr scale 0.5 · clip p90 · note TEXT · 1200   tab completes",
-        lambda text: _warned(app, prompts.read_command(text, app.state)),
+        lambda text: _warned(app, _typed(app, text)),
         app.count,
         complete=lambda text: completions(text, app.state),
     )
     app.push_screen(prompt, answer)
+
+
+def _typed(app: AppBase, text: str) -> ParsedInput:
+    """Parse what `fttui ctl` takes, the number of a step, or `race` with the words of a race."""
+    if not is_race(text):
+        return prompts.read_command(text, app.state)
+    reason = why_not(ACTION_OF["run.race"], app.state)
+    return ParsedInput(error=reason) if reason else read_race(text.partition(VERB)[2], app.state)
 
 
 def send_command(app: AppBase, command: AnyCommand) -> None:
@@ -299,10 +311,15 @@ HANDLERS: dict[str, Handler] = {
         lambda app, t: prompts.read_count("run", t, app.state.run),
     ),
     "run.rollback": ask_rollback,
+    "run.race": ask_race,
     "anomaly.recover": _recover,
     "anomaly.culprit": _find_culprits,
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
     "checkpoint.pin": _prompt("pinned checkpoint", "a note (optional)", _pin),
+    "checkpoint.average": _prompt(
+        "average checkpoints and evaluate the mean", "3, the last ones · or names or steps",
+        lambda app, t: prompts.read_average(t, app.state),
+    ),
     "run.evaluate": lambda app: app.send(Evaluate()),
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),

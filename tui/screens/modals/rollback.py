@@ -95,7 +95,7 @@ class RollbackScreen(Modal[Rollback]):
 
     def _cells(self, checkpoint: CheckpointView) -> tuple[Content, ...]:
         words = [
-            "" if checkpoint.good else "△ doubtful",
+            "mean" if checkpoint.mean else "" if checkpoint.good else "△ doubtful",
             "" if on_lineage(self._state, checkpoint) else f"timeline {checkpoint.timeline}",
             "pinned" if checkpoint.pinned else "",
             checkpoint.note,

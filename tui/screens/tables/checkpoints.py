@@ -12,6 +12,7 @@ from ...plot.panels import value_at
 from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...view_model.branches import SMOOTHINGS, smoothed
+from ...view_model.run_view import CheckpointView
 from ...widgets.table import TableRow, cell
 from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, assemble
 from ..modals.rollback import ask_rollback
@@ -41,7 +42,7 @@ class CheckpointsScreen(TableScreen):
                     cell(f"{fmt.number(c.loss):>7}"),
                     cell(_since(c.loss, current)),
                     cell(given_up(state, c).words, DIM),
-                    _standing(c.good, c.pinned),
+                    _standing(c),
                     cell(c.note, DIM),
                     cell(c.name),
                     cell(f"{fmt.size(c.size_bytes):>9}", DIM),
@@ -90,9 +91,10 @@ def _since(then: float | None, now: float | None) -> str:
     return f"{'▾' if now <= then else '▴'} {fmt.number(abs(now - then))}"
 
 
-def _standing(good: bool, pinned: bool) -> Content:
-    """Return whether a checkpoint is good or doubtful, after `✓` for written and verified."""
-    pieces: list[Piece] = ["✓ ", ("good", ACCENT) if good else ("△ doubtful", WATCH)]
-    if pinned:
+def _standing(found: CheckpointView) -> Content:
+    """Return whether a checkpoint is good, doubtful or a mean, after `✓` for verified."""
+    kind: Piece = ("good", ACCENT) if found.good else ("△ doubtful", WATCH)
+    pieces: list[Piece] = ["✓ ", ("mean", ACCENT) if found.mean else kind]
+    if found.pinned:
         pieces.append(" pinned")
     return assemble(*pieces)

@@ -203,7 +203,8 @@ def _shown(name: str, value: float | None, *, sign: bool = False) -> str:
 
 
 def _standing(found: CheckpointView) -> str:
-    words = ["✓ verified", "good" if found.good else "△ doubtful", "pinned" if found.pinned else ""]
+    kind = "mean of others" if found.mean else "good" if found.good else "△ doubtful"
+    words = ["✓ verified", kind, "pinned" if found.pinned else ""]
     return " · ".join(word for word in words if word)
 
 

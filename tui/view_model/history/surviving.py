@@ -51,6 +51,9 @@ class SurvivingTimeline:
     """Steps whose learning rate factor or clip follows from no command in the journal."""
     left_out: tuple[str, ...] = ()
     """Commands that may have changed settings, which their records lack; not among `changes`."""
+    means: tuple[str, ...] = ()
+    """Checkpoints that training went on from and that are the mean of others, which no command
+    leads to."""
 
 
 @dataclass
@@ -80,6 +83,8 @@ class _Segments:
         self._saved: dict[str, tuple[int, int]] = {}
         """Checkpoint → its segment, and the sequence number of its record."""
         self._settings: RunSettings | None = None
+        self.means: set[str] = set()
+        """Checkpoints that are the mean of others."""
         self.first: RunSettings | None = None
         """The settings before the first command of the run; None without one."""
 
@@ -91,8 +96,9 @@ class _Segments:
             case RunStarted(resumed_from=str(name), devices=devices) if devices:
                 if not self._goes_on(name):
                     self._begin(name, record.event.start_step, record)
-            case CheckpointSaved(name=name):
+            case CheckpointSaved(name=name, mean_of=mean_of):
                 self._saved[name] = len(self.all) - 1, record.seq
+                self.means |= {name} if mean_of else set()
             case CommandApplied(settings=RunSettings() as settings, previous=previous):
                 self.first, self._settings = self.first or previous, settings
             case _:
@@ -155,6 +161,7 @@ def surviving_timeline(records: Iterable[Record], fresh: RunSettings | None) -> 
         abandoned_steps=trained - len(steps),
         unexplained=tuple(_unexplained(steps, points)),
         left_out=tuple(left_out),
+        means=tuple(one.checkpoint for one, _ in path if one.checkpoint in segments.means),
     )
 
 

@@ -58,7 +58,7 @@ class TrialRecord:
             case RolledBack(to_step=to_step):
                 self._back(to_step)
             case StateChanged(state=state, detail=detail):
-                halted = f"halted after step {record.step}: {detail}"
+                halted = f"halted after step {record.step}" + (f": {detail}" if detail else "")
                 self.halted = halted if state is RunState.HALTED else ""
             case RunStarted(start_step=start_step):  # resumed after an earlier end
                 self._back(start_step)

@@ -7,9 +7,9 @@ import safetensors.torch
 import torch
 
 from fttui.engine.errors import CheckpointError
-from fttui.engine.export.lineage import names_leading_to
 from fttui.engine.export.plain import mean_weights
 from fttui.engine.protocol.events import AnyEvent, CheckpointSaved, Record, RolledBack
+from fttui.engine.run.records.ancestors import names_leading_here, names_leading_to
 
 
 def file(**weights: list[float]) -> bytes:
@@ -45,3 +45,15 @@ def test_checkpoints_that_were_rolled_back_are_not_on_the_way() -> None:
     assert names_leading_to("d", records) == ["a", "b", "d"]
     assert names_leading_to("c", records) == ["a", "b", "c"]
     assert names_leading_to("x", records) == []
+    assert names_leading_here(records) == ["a", "b", "d", "e"]
+
+
+def test_a_rollback_to_an_abandoned_timeline_takes_its_own_checkpoints_with_it() -> None:
+    first = RolledBack(checkpoint="a", from_step=4, to_step=2, old_timeline=1, new_timeline=2)
+    second = RolledBack(checkpoint="b", from_step=3, to_step=4, old_timeline=2, new_timeline=3)
+    events = [saved(2, "a"), saved(4, "b"), (2, first), saved(3, "c"), (4, second), saved(6, "d")]
+    records = [
+        Record(seq=seq, time=0.0, step=step, timeline=1, event=event)
+        for seq, (step, event) in enumerate(events)
+    ]
+    assert names_leading_to("d", records) == ["a", "b", "d"]

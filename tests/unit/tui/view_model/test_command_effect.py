@@ -37,6 +37,7 @@ EXAMPLES = {
     "gradients": ("gradients", "applied from 4"),
     "profile": ("profile 2", "applied from 4"),
     "eval": ("eval", "done at 3"),
+    "soup": ("soup 3", "done at 3"),
     "sample": ("sample hi", "done at 3"),
     "skip": ("skip 4", "applied from 4"),
     "quarantine": ("quarantine train:17", "applied from 4"),

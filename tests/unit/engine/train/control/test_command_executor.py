@@ -209,7 +209,7 @@ class Bench:
             trainer=cast("ControlledTrainer", self.trainer),
             checkpointer=Checkpointer(run, self.trainer, SingleRank(), 1),
             monitor=cast("TrainingMonitor", self.monitor),
-            on_request=OnRequest(profiler, NoReplay()),
+            on_request=OnRequest(profiler, NoReplay(), None),
             ends_evaluation=lambda: self.stops,
         )
 

@@ -18,8 +18,10 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.usage.amounts import Budget, Price, Usage
 from fttui.engine.protocol.usage.tally import UsageTally
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.cli.experiments.race_file import race_file, read_race, store_race
-from fttui.tui.cli.experiments.race_text import (
+from fttui.tui.cli.main import main
+from fttui.tui.cli.run import tell_of_race
+from fttui.tui.connection.race.race_file import race_file, read_race, store_race
+from fttui.tui.dialogs.race_text import (
     budget_line,
     cost_line,
     plan_lines,
@@ -27,8 +29,6 @@ from fttui.tui.cli.experiments.race_text import (
     unfinished_lines,
     verdict_lines,
 )
-from fttui.tui.cli.main import main
-from fttui.tui.cli.run import tell_of_race
 from fttui.tui.view_model.race.race_state import After, RaceState, VariantState
 from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of, plan_rounds
 from tests.support.engine_double import EngineDouble, make_run

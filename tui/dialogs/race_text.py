@@ -13,14 +13,27 @@ from fttui.engine.protocol.usage.amounts import Price, Usage
 from fttui.engine.protocol.usage.cost import spent_of
 from fttui.engine.protocol.usage.tally import UsageTally
 
-from ...text import format as fmt
-from ...text.usage import energy_and_money
-from ...view_model.race.race_state import LOSS, RaceState, mean_of_second_half
-from ...view_model.race.rounds import Cost, Round
-from ...view_model.race.verdict import CONFIDENCE, Difference
+from ..text import format as fmt
+from ..text.usage import energy_and_money
+from ..view_model.app_state import AppState
+from ..view_model.race.race_state import LOSS, RaceState, mean_of_second_half
+from ..view_model.race.request import PlannedRace
+from ..view_model.race.rounds import Cost, Round, steps_of
+from ..view_model.race.verdict import CONFIDENCE, Difference
 
+_ERROR = "fttui: "
+"""What the message of a command that failed begins with."""
 _AFTERWARDS = {"go": "trains on", "pause": "stays paused", "stop": "stops"}
 """What a run does after a race, by the value of `--then`."""
+
+
+def planned_lines(planned: PlannedRace) -> Iterator[str]:
+    """Yield what a race will do, what it costs, and what a person should know before."""
+    yield from plan_lines(planned.state, planned.run, planned.rate, planned.start, planned.keep)
+    yield cost_line(planned.cost, planned.tally.price)
+    if caution := budget_line(planned.cost, planned.used, planned.tally):
+        yield caution
+    yield from planned.notes
 
 
 def plan_lines(
@@ -205,3 +218,64 @@ def progress_of(
     name = f"{index + 1}/{len(state.variants)} {state.plan[index].label}"
     label = f"{name}  step {step - begun}/{target - begun}  loss {fmt.number(loss)} "
     return ReadingProgress(label=label, done=step - begun, total=target - begun)
+
+
+def gone_on_line(state: RaceState) -> str:
+    """Return what the run does after a race, as one line."""
+    doing = {"go": "trains on", "pause": "is paused", "stop": "was stopped"}[state.then]
+    if state.kept is None:
+        return f"the run {doing} from step {state.base_step}, with its settings before the race"
+    one = state.variants[state.kept]
+    return f"the run {doing} with {state.plan[state.kept].label}, from step {one.step}"
+
+
+def page_lines(
+    race: RaceState | None,
+    state: AppState,
+    conducted: bool,
+    step_s: float | None,
+    said: Sequence[str],
+) -> Iterator[str]:
+    """Yield a race as the app shows it: progress, table and verdict, or why there is none.
+
+    Args:
+        race: the race; None before it has begun, and without one.
+        state: the state of the run.
+        conducted: whether a process conducts it now.
+        step_s: seconds of a step; None before the first one.
+        said: the last lines of the process that conducted it.
+    """
+    errors = [line for line in said if line.startswith(_ERROR)]
+    if race is None or not race.variants:
+        nothing = errors or ["no race of this run yet"]
+        yield from ["the race begins …"] if conducted else nothing
+        return
+    count = fmt.plural(len(race.variants), "variant")
+    yield (
+        f"race {' '.join(race.words)} from step {race.base_step}: {count}, compared by {race.by}"
+    )
+    yield from [] if race.ended else _present(race, state.run.step, conducted, step_s)
+    yield ""
+    yield from table_lines(race)
+    yield ""
+    if race.ended:
+        yield from verdict_lines(race)
+        yield gone_on_line(race)
+    elif not conducted:
+        yield from errors or unfinished_lines(race, state.run_id)
+
+
+def _present(race: RaceState, step: int, conducted: bool, step_s: float | None) -> Iterator[str]:
+    """Yield which variant trains, how far it is, and what is left."""
+    if not conducted or race.running is None:
+        return
+    one = race.variants[race.running]
+    begun = max(one.step, race.base_step)
+    trained = max(0, step - begun)
+    target = race.base_step + race.rounds[min(one.rounds, len(race.rounds) - 1)].steps
+    part = f"step {trained} of {max(trained, target - begun)} in this round"
+    yield f"now: variant {race.running + 1}, {race.plan[race.running].label}: {part}"
+    done = sum(max(0, v.step - race.base_step) for v in race.variants) + trained
+    left = max(0, steps_of(race.rounds) - done)
+    took = "" if step_s is None else f", about {fmt.duration(left * step_s)} and evaluations"
+    yield f"left: at most {fmt.plural(left, 'step')}{took}"

@@ -1,0 +1,149 @@
+"""The mean of several checkpoints, put in place of the live weights for a while.
+
+The live state is held on the host meanwhile and put back afterwards to the last bit, so that
+training goes on as if nothing had happened.
+
+Source: Wortsman et al. 2022, Model soups (arXiv:2203.05482); Izmailov et al. 2018, Averaging
+weights leads to wider optima (arXiv:1803.05407).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from ...errors import CheckpointError
+from ...run.records.ancestors import names_leading_here
+from ...run.records.record_feed import read_whole
+from ...run.run_dir import RunDirectory
+from ..distributed.agreement import Agreement
+from .checkpointer import Checkpointer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .training_state import StagedState
+
+
+class HeldState(Protocol):
+    """A state that can be held in memory, replaced, and put back."""
+
+    def hold(self) -> Any:
+        """Return a copy of the whole live state on the host."""
+
+    def apply(self, staged: Any) -> Any:
+        """Replace the live state."""
+
+    def put_back(self, held: Any) -> None:
+        """Restore what `hold` has returned."""
+
+
+@dataclass(frozen=True)
+class CheckpointMean:
+    """Puts the mean of checkpoints in place of the live weights."""
+
+    run: RunDirectory
+    state: HeldState
+    checkpointer: Checkpointer
+    agreement: Agreement
+
+    def chosen(self, last: int, wanted: Sequence[str]) -> list[str]:
+        """Return the names of the checkpoints to average, oldest first, as rank 0 finds them.
+
+        All ranks call this together.
+
+        Args:
+            last: number of the newest checkpoints that led to the present weights.
+            wanted: names or steps instead.
+
+        Raises:
+            CheckpointError: there are not so many, or one does not exist.
+        """
+        found: list[str] = []
+        error = None
+        if self.agreement.rank == 0:
+            try:
+                found = self._named(wanted) if wanted else self._leading(last)
+            except CheckpointError as problem:
+                error = str(problem)
+        if errors := self.agreement.errors(error):
+            raise CheckpointError(errors[0])
+        return msgspec.json.decode(self.agreement.share(msgspec.json.encode(found)), type=list[str])
+
+    def _named(self, wanted: Sequence[str]) -> list[str]:
+        names = list(dict.fromkeys(self.checkpointer.ledger.find(one).name for one in wanted))
+        if len(names) < 2:
+            raise CheckpointError(f"{' and '.join(wanted)} are one checkpoint; name two or more")
+        return names
+
+    def _leading(self, last: int) -> list[str]:
+        kept = {manifest.name for manifest in self.checkpointer.ledger.all()}
+        found = [n for n in names_leading_here(read_whole(self.run)[0]) if n in kept]
+        if len(found) < last:
+            names = ", ".join(found) or "none"
+            raise CheckpointError(
+                f"{len(found)} checkpoints that led to the present weights exist ({names}); "
+                "average fewer, name others, or train with a larger checkpoint.keep"
+            )
+        return found[-last:]
+
+    @contextmanager
+    def in_place(self, names: Sequence[str]) -> Iterator[None]:
+        """Return a context in which the live weights are the mean; all ranks enter it together.
+
+        With a moving average of the weights, the averages are averaged too, or it begins again with
+        the mean if a checkpoint has none. Optimizer, schedule and random generators stay those of
+        the run.
+
+        Args:
+            names: the checkpoints, two or more.
+
+        Raises:
+            CheckpointError: one of them is missing, damaged or does not fit; nothing was changed.
+        """
+        weights, averages = self._means(names)
+        held = self.state.hold()
+        try:
+            self.state.apply(replace(held, weights=weights, average=averages))
+            yield
+        finally:
+            self.state.put_back(held)
+
+    def _means(self, names: Sequence[str]) -> tuple[dict[str, Tensor], dict[str, Tensor] | None]:
+        """Return the mean weights, and the mean of the averages if every checkpoint has one."""
+        weights, averages = _Mean(), _Mean()
+        for name in names:
+            staged: StagedState = self.checkpointer.staged(name)
+            weights.add(staged.weights)
+            averages.add(staged.average)
+        found = weights.mean(len(names))
+        assert found is not None, "every checkpoint has weights"
+        return found, averages.mean(len(names))
+
+
+class _Mean:
+    """Sums values in double precision; one checkpoint after another, so that one is in memory."""
+
+    def __init__(self) -> None:
+        self._total: dict[str, Tensor] = {}
+        self._dtypes: dict[str, Any] = {}
+        self._count = 0
+
+    def add(self, values: Mapping[str, Tensor] | None) -> None:
+        if values is None:
+            return
+        self._count += 1
+        for name, value in values.items():
+            self._dtypes[name] = value.dtype
+            known = self._total.get(name)
+            self._total[name] = value.double() if known is None else known.add_(value.double())
+
+    def mean(self, count: int) -> dict[str, Tensor] | None:
+        """Return the means; None if not all `count` checkpoints had values."""
+        if self._count < count:
+            return None
+        return {n: (one / count).to(self._dtypes[n]) for n, one in self._total.items()}

@@ -1,0 +1,59 @@
+"""The process that conducts a race for the app, and the lock by which it is found."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fttui.engine.errors import FttuiError
+from fttui.tui.connection.race.race_file import conducted_by, interrupt_race, race_lock
+from fttui.tui.connection.race.race_process import last_words, start_race
+from tests.support.engine_double import make_run
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.race.race_file import race_lock
+with race_lock(RunDirectory(Path(sys.argv[1]))):
+    print("held", flush=True)
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        sys.exit(7)
+"""
+
+
+def test_one_process_conducts_a_race_and_it_can_be_interrupted(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    assert conducted_by(run) is None
+    assert not interrupt_race(run)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(run.path)],
+        stdout=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == b"held\n"
+    assert conducted_by(run) == holder.pid
+    with pytest.raises(FttuiError, match="another process conducts a race"), race_lock(run):
+        pass
+    assert interrupt_race(run)
+    assert holder.wait(20) == 7
+    holder.stdout.close()
+    assert conducted_by(run) is None
+    with race_lock(run):
+        assert conducted_by(run) == os.getpid()
+
+
+def test_a_race_that_cannot_begin_leaves_its_reason_in_the_log(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    process = start_race(run, "step-000009", ["weight_decay=1,2", "--yes"])
+    assert process.wait(60) == 2
+    (line,) = last_words(run)
+    assert line.startswith("fttui: got 'weight_decay=1,2', expected a setting that can change")

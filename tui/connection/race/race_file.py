@@ -1,0 +1,106 @@
+"""The file of a run folder that holds the newest race of the run, so that it can go on later."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.protocol.codec import UNDECODABLE
+from fttui.engine.run.folder.open_folder import read_plain
+from fttui.engine.run.run_dir import RunDirectory
+
+from ...view_model.race.race_state import RaceState
+
+_MOST_BYTES = 64 * 2**20
+_LOCK = "race.lock"
+
+
+def race_file(run: RunDirectory) -> Path:
+    """Return the path of the file, whether it exists or not."""
+    return run.path / "race.json"
+
+
+def read_race(run: RunDirectory) -> RaceState | None:
+    """Return the newest race of a run; None if there was none.
+
+    Raises:
+        FttuiError: the file is damaged.
+    """
+    try:
+        return msgspec.json.decode(read_plain(race_file(run), _MOST_BYTES), type=RaceState)
+    except FileNotFoundError:
+        return None
+    except UNDECODABLE as error:
+        raise FttuiError(
+            f"{race_file(run)} is damaged ({error}); remove it to begin another race"
+        ) from None
+
+
+def changed_at(run: RunDirectory) -> int | None:
+    """Return when the file was written, in nanoseconds; None without one."""
+    try:
+        return race_file(run).stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def store_race(run: RunDirectory, state: RaceState) -> None:
+    """Store the state of a race.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    run.write(race_file(run), msgspec.json.encode(state))
+
+
+@contextmanager
+def race_lock(run: RunDirectory) -> Iterator[None]:
+    """Hold the lock of the process that conducts a race, so that no other one conducts it, too.
+
+    Raises:
+        FttuiError: another process conducts a race of the run.
+    """
+    with run.open() as folder:
+        opened = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
+    with os.fdopen(opened, "wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FttuiError(f"another process conducts a race of {run.id}; wait for it") from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()).encode())
+        lock.flush()
+        yield
+
+
+def conducted_by(run: RunDirectory) -> int | None:
+    """Return the pid of the process that conducts a race of the run now; None without one."""
+    try:
+        with run.open() as folder:
+            opened = folder.open_file(_LOCK, os.O_RDWR)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(opened, "rb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = lock.read(32)
+            return int(text) if text.isdigit() else None
+    return None
+
+
+def interrupt_race(run: RunDirectory) -> bool:
+    """Let the process that conducts a race pause the run and end; return whether there is one."""
+    pid = conducted_by(run)
+    if pid is None:
+        return False
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGINT)
+    return True

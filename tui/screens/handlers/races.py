@@ -1,0 +1,122 @@
+"""The handler of races: it asks for variants, tells the cost, and starts what conducts the race."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import replace
+from shlex import quote
+from typing import Any
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.run.run_dir import RunDirectory
+
+from ...app_base import AppBase
+from ...connection.race.planning import plan_race
+from ...connection.race.race_file import conducted_by, read_race
+from ...connection.race.race_process import start_race
+from ...dialogs.prompts import ParsedInput
+from ...dialogs.race_prompt import read_race as read_words
+from ...dialogs.race_prompt import request_of
+from ...dialogs.race_text import planned_lines, unfinished_lines
+from ...view_model.race.race_state import RaceState
+from ...view_model.race.request import FORMS, RaceRequest
+from ..modals.confirm import ConfirmScreen
+from ..modals.prompt import PromptScreen
+from ..race_page import RacePage
+from ..tables.checkpoints import CheckpointsScreen
+
+_TITLE = "race"
+
+
+def ask_race(app: AppBase) -> None:
+    """Ask for the variants of a race; show the race that goes on, if there is one."""
+    if (run := _run_of(app)) is not None:
+        _work(app, _open(app, run, _chosen_checkpoint(app)))
+
+
+def begin_race(app: AppBase, text: str, checkpoint: str | None = None) -> None:
+    """Tell what a race of typed words costs, and start it once confirmed.
+
+    An empty text shows the newest race instead.
+    """
+    if (run := _run_of(app)) is None:
+        return
+    if not text.strip():
+        app.push_screen(RacePage(run))
+        return
+    _work(app, _begin(app, run, replace(request_of(text), checkpoint=checkpoint)))
+
+
+def _run_of(app: AppBase) -> RunDirectory | None:
+    if app.run_directory is None:
+        command = f"fttui race {quote(app.state.run_id)} {FORMS}"
+        app.tell(f"a race is started on the machine of its run, with: {command}", title=_TITLE)
+    return app.run_directory
+
+
+def _chosen_checkpoint(app: AppBase) -> str | None:
+    """Return the checkpoint under the cursor of their table; None on other screens."""
+    key = app.screen.key_under_cursor() if isinstance(app.screen, CheckpointsScreen) else None
+    return key if key in {one.name for one in app.state.run.checkpoints} else None
+
+
+def _work(app: AppBase, work: Coroutine[Any, Any, None]) -> None:
+    app.run_worker(_told(app, work), group="race", exclusive=True)
+
+
+async def _told(app: AppBase, work: Coroutine[Any, Any, None]) -> None:
+    """Do something in the background; an error is told, because it would close the app."""
+    try:
+        await work
+    except (FttuiError, OSError) as error:
+        app.tell(str(error), title=_TITLE)
+
+
+async def _open(app: AppBase, run: RunDirectory, checkpoint: str | None) -> None:
+    if await asyncio.to_thread(conducted_by, run) is not None:
+        await app.push_screen(RacePage(run))
+        return
+    known = await asyncio.to_thread(read_race, run)
+    if known is not None and not known.ended:
+        _ask_how_to_go_on(app, run, known)
+        return
+
+    def answer(found: ParsedInput | None) -> None:
+        if found is not None and found.text is not None:
+            begin_race(app, found.text, checkpoint)
+
+    where = f"from {checkpoint}" if checkpoint else "from here"
+    title = f"race settings {where}: each value of lr and clip"
+    app.push_screen(PromptScreen(title, FORMS, lambda text: read_words(text, app.state)), answer)
+
+
+def _ask_how_to_go_on(app: AppBase, run: RunDirectory, known: RaceState) -> None:
+    def answer(key: str | None) -> None:
+        if key:
+            _start(app, run, None, ["--go-on"] if key == "y" else ["--cancel"])
+
+    rows = [next(unfinished_lines(known, run.id)) + "."]
+    ways = [("y", "go on with it"), ("b", "back to its start")]
+    app.push_screen(ConfirmScreen("interrupted race", rows, ways), answer)
+
+
+async def _begin(app: AppBase, run: RunDirectory, wanted: RaceRequest) -> None:
+    planned = await asyncio.to_thread(plan_race, run, wanted)
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            _start(app, run, wanted.checkpoint, [*wanted.arguments, "--yes"])
+
+    rows = list(planned_lines(planned))
+    await app.push_screen(ConfirmScreen("race", rows, [("y", "race")], alarm=True), answer)
+
+
+def _start(app: AppBase, run: RunDirectory, checkpoint: str | None, arguments: list[str]) -> None:
+    take = ["--take"] if app.state.controls else []
+    try:
+        process = start_race(run, checkpoint, [*arguments, *take])
+    except (FttuiError, OSError) as error:
+        app.tell(str(error), title=_TITLE)
+        return
+    app.push_screen(RacePage(run, process))

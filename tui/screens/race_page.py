@@ -1,0 +1,109 @@
+"""The page of a race: its progress and table while it goes on, its verdict afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
+
+from fttui.engine.errors import FttuiError
+from fttui.engine.run.run_dir import RunDirectory
+
+from ..connection.race.race_file import changed_at, conducted_by, interrupt_race, read_race
+from ..connection.race.race_process import last_words
+from ..dialogs.race_text import page_lines
+from ..view_model.app_state import AppState
+from ..view_model.race.race_state import RaceState
+from ..widgets.text_line import TextLine, lines, plain
+from .base import RunScreen
+from .modals.confirm import ConfirmScreen
+
+LOOK_S = 1.0
+"""Seconds between two looks at the file of the race."""
+
+
+class RacePage(RunScreen):
+    """Follows the newest race of a run on this machine; `i` interrupts it."""
+
+    AUTO_FOCUS = "#text"
+    MODE = "page"
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "interrupt", show=False)]
+
+    def __init__(self, run: RunDirectory, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Show the race of a run; `process` conducts it, if the app has just started it."""
+        super().__init__()
+        self._run = run
+        self._process = process
+        self._race: RaceState | None = None
+        self._earlier = changed_at(run) if process is not None else None
+        """When the file of the race was written before the process began."""
+        self._conducted = process is not None
+        self._said: list[str] = []
+
+    def compose_body(self) -> ComposeResult:
+        """Compose the text of the page."""
+        page = VerticalScroll(id="text", can_focus=True)
+        page.border_title = "race"
+        page.border_subtitle = "i: interrupt   esc: back, the race goes on"
+        with page:
+            yield TextLine(id="race")
+
+    def on_mount(self) -> None:
+        """Begin to follow the race."""
+        self.run_worker(self._look(), group="race", exclusive=True)
+        self.set_interval(LOOK_S, self._look)
+
+    async def _look(self) -> None:
+        """Read what has become of the race."""
+        self._race, self._conducted, self._said = await asyncio.to_thread(self._read)
+        self.fttui.redraw()
+
+    def _read(self) -> tuple[RaceState | None, bool, list[str]]:
+        running = self._process is not None and self._process.poll() is None
+        try:
+            conducted = running or conducted_by(self._run) is not None
+            said = [] if conducted else last_words(self._run)
+            begun = self._process is None or changed_at(self._run) != self._earlier
+            return read_race(self._run) if begun else None, conducted, said
+        except (FttuiError, OSError) as error:
+            return None, running, [str(error)]
+
+    def text_to_copy(self) -> str:
+        """Return the text of the page."""
+        return "\n".join(self._lines(self.fttui.state))
+
+    def _lines(self, state: AppState) -> list[str]:
+        last = state.run.last
+        step_s = None if last is None else last.step_s
+        return list(page_lines(self._race, state, self._conducted, step_s, self._said))
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Draw the race as far as it is."""
+        try:
+            text = self.query_one("#race", TextLine)
+        except NoMatches:
+            return
+        text.put(lines(*(plain(row) for row in self._lines(state))))
+
+    def action_interrupt(self) -> None:
+        """Pause the run in the variant that trains, once confirmed; the race can go on later."""
+        if not self._conducted:
+            self.fttui.tell("no race goes on now", title="race")
+            return
+
+        def answer(key: str | None) -> None:
+            if key == "y":
+                interrupt_race(self._run)
+
+        rows = [
+            "The run pauses in the variant that trains now.",
+            "The race can go on later, or the run goes back to its start.",
+        ]
+        self.fttui.push_screen(
+            ConfirmScreen("interrupt the race", rows, [("y", "interrupt")]), answer
+        )
