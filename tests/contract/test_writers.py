@@ -47,6 +47,7 @@ WRITERS = {
     "tui/screens/handlers/sharing.py": "a picture of the screen, in the current folder",
     "tui/preferences.py": "the state folder of the user",
     "tui/cli/temporary_runs/profile.py": "copies traces to a folder that the user names",
+    "tui/connection/race/race_file.py": "truncates its own lock file by descriptor",
     "tui/cli/sweep/sweep_folder.py": "the folder of a sweep, beside the runs",
     "tui/connection/ssh/hosts.py": "the state folder of the user",
 }

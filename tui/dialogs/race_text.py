@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from shlex import quote
+from typing import TYPE_CHECKING
 
 from fttui.engine.protocol.command_kinds import lr_slip
 from fttui.engine.protocol.data.messages import ReadingProgress
@@ -15,11 +16,13 @@ from fttui.engine.protocol.usage.tally import UsageTally
 
 from ..text import format as fmt
 from ..text.usage import energy_and_money
-from ..view_model.app_state import AppState
 from ..view_model.race.race_state import LOSS, RaceState, mean_of_second_half
 from ..view_model.race.request import PlannedRace
 from ..view_model.race.rounds import Cost, Round, steps_of
 from ..view_model.race.verdict import CONFIDENCE, Difference
+
+if TYPE_CHECKING:
+    from ..view_model.app_state import AppState
 
 _ERROR = "fttui: "
 """What the message of a command that failed begins with."""
