@@ -186,7 +186,7 @@ def result_of(plan: SweepPlan, trial: OpenTrial, run: str, followed: Followed) -
         run,
         record.score,
         record.step,
-        record.last_time - record.first_time,
+        record.seconds,
     )
     if trial.ending:
         newest = record.values[max(record.values)] if record.values else None

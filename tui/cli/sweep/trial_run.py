@@ -54,6 +54,8 @@ class TrialRuns:
             FttuiError: the settings are not valid, do not fit in memory, or the engine did not
                 start.
         """
+        from fttui.engine.run.identity.trusted_code import record_consent
+
         from ...connection.engine_process import new_run, start_engine
         from ..preflight.plan import fitted
         from ..preflight.start_adapter import with_start_adapter
@@ -63,6 +65,7 @@ class TrialRuns:
         loaded = load_checked(base, overrides)
         loaded = with_start_adapter(loaded, self._options.runs_dir, str(base), _silent)
         loaded = fitted(loaded, force=self._options.force, say=_silent)
+        record_consent(loaded.config)
         run = new_run(self._root, base, loaded, overrides)
         train = loaded.config.train
         started = start_engine(run, train.devices, restarts=train.restarts)
@@ -90,7 +93,7 @@ class TrialRuns:
             max_steps=None,
             devices=None,
             runs_dir=self._options.runs_dir,
-            accept_changed=None,
+            accept_changed="",
             trust_code=False,
         )
         try:

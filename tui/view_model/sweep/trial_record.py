@@ -41,14 +41,15 @@ class TrialRecord:
     ended: RunEnded | None = None
     stopped_by: str = ""
     """Who has stopped the run; empty if nobody has."""
-    first_time: float = 0.0
-    last_time: float = 0.0
-    """Unix seconds of the first and the last record."""
+    seconds: float = 0.0
+    """Time in which its engines worked; not that between an interruption and the next start."""
+    _last_time: float | None = None
+    """Unix seconds of the last record; None before the first one."""
+    _incarnation: int = 0
 
     def take(self, record: Record) -> bool:
         """Add a record; return whether the metric has a new value at `step`."""
-        self.first_time = self.first_time or record.time
-        self.last_time = record.time
+        self._measure(record)
         match record.event:
             case StepFinished(loss=loss):
                 return self._step(record.step, loss)
@@ -70,6 +71,15 @@ class TrialRecord:
             case _:
                 pass
         return False
+
+    def _measure(self, record: Record) -> None:
+        event, before = record.event, self._last_time
+        again = isinstance(event, RunStarted) and event.incarnation != self._incarnation
+        if isinstance(event, RunStarted):
+            self._incarnation = event.incarnation
+        if before is not None and not again:
+            self.seconds += record.time - before
+        self._last_time = record.time
 
     def _step(self, step: int, loss: float) -> bool:
         self.step = step

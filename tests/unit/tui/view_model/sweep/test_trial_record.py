@@ -33,9 +33,9 @@ def read(record: TrialRecord, *events: tuple[int, AnyEvent]) -> list[int]:
     return [one.step for one in made if record.take(one)]
 
 
-def started(step: int = 0) -> RunStarted:
+def started(step: int = 0, incarnation: int = 1) -> RunStarted:
     return RunStarted(
-        name="a", incarnation=1, pid=1, host="h", world_size=1, task="sft", model="m",
+        name="a", incarnation=incarnation, pid=1, host="h", world_size=1, task="sft", model="m",
         total_steps=9, micro_batch_size=1, accumulation=1, start_step=step,
     )  # fmt: skip
 
@@ -77,6 +77,13 @@ def test_a_rollback_and_a_resume_take_back_what_was_trained_after_their_step() -
     read(record, (3, RunEnded(state=RunState.STOPPED, exit_code=0)), (2, started(2)))
     assert record.ended is None
     assert sorted(record.values) == [1, 2]
+
+
+def test_the_time_between_an_interruption_and_the_next_start_does_not_count() -> None:
+    record = TrialRecord("loss", 1)
+    read(record, (0, started()), (7, StepFinished(loss=1.0)))
+    read(record, (500, started(7, incarnation=2)), (503, StepFinished(loss=1.0)))
+    assert record.seconds == 10
 
 
 @pytest.mark.parametrize("issuer", ["ada", "early stop"])
