@@ -58,7 +58,8 @@ def meant(state: AppState, command: Rollback) -> CheckpointView | None:
     wanted, known = command.checkpoint, state.run.checkpoints
     named = [c for c in known if c.name == wanted]
     trained = [c for c in known if wanted in ("last", str(c.step)) and not c.mean]
-    return (named or trained or [None])[-1]
+    found = named or trained
+    return found[-1] if found else None
 
 
 def on_lineage(state: AppState, checkpoint: CheckpointView) -> bool:
