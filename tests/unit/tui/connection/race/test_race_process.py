@@ -21,8 +21,8 @@ from pathlib import Path
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.race.race_file import race_lock
 with race_lock(RunDirectory(Path(sys.argv[1]))):
-    print("held", flush=True)
     try:
+        print("held", flush=True)
         time.sleep(60)
     except KeyboardInterrupt:
         sys.exit(7)
