@@ -52,9 +52,9 @@ def test_a_mean_is_evaluated_and_training_goes_on_as_if_nothing_had_happened(
     done = [e for e in played.events(CommandApplied) if e.command.startswith("soup")]
     assert [e.command for e in done] == asked[:2]
     for event in done:
-        assert float(event.new.split()[0]) > float(event.old.removeprefix("loss "))
-        assert event.new.endswith(": not better, so not kept")
-    assert "of the mean of step-000000, step-000002, step-000004" in done[0].new
+        assert float(event.new.split(",")[0]) > float(event.old.removeprefix("loss "))
+        assert ", not better, so not kept; the mean of step-" in event.new
+    assert done[0].new.endswith("step-000000, step-000002, step-000004")
     assert not [e for e in played.events(CheckpointSaved) if e.mean_of]
     # the mean is no point of the curves, but the present weights, which were not evaluated, are
     assert [step for step, _ in played.at(EvalFinished)] == [6, 8]
@@ -70,8 +70,8 @@ def test_a_better_mean_is_a_pinned_checkpoint_that_only_its_name_leads_to(tmp_pa
     played = play(run, Script(commands={6: ["soup step-000000 2"], 7: ["rollback 6"]}))
     (event,) = [e for e in played.events(CommandApplied) if e.command.startswith("soup")]
     (mean,) = [e for e in played.events(CheckpointSaved) if e.mean_of]
-    assert event.new.endswith(f": kept as {mean.name}")
-    assert float(event.new.split()[0]) < float(event.old.removeprefix("loss "))
+    assert f", kept as {mean.name}; the mean of" in event.new
+    assert float(event.new.split(",")[0]) < float(event.old.removeprefix("loss "))
     assert mean.mean_of == ["step-000000", "step-000002"]
     assert mean.pinned
     assert mean.note == "mean of step-000000, step-000002"

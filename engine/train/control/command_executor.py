@@ -401,8 +401,8 @@ class CommandExecutor:
         finally:
             self.mark()
         fate = f"kept as {kept}" if kept else "not better, so not kept"
-        of = f"of the mean of {', '.join(names)}"
-        return f"{metric} {before[metric]:.5g}", f"{after[metric]:.5g} {of}: {fate}"
+        of = f"the mean of {', '.join(names)}"
+        return f"{metric} {before[metric]:.5g}", f"{after[metric]:.5g}, {fate}; {of}"
 
     def _save_mean(self, names: list[str], metrics: dict[str, float]) -> str:
         note = f"mean of {', '.join(names)}"
