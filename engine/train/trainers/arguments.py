@@ -9,6 +9,7 @@ import torch
 
 from ...config.schema import RunConfig, TrainConfig
 from ...config.step_plan import StepPlan
+from ...errors import ConfigError
 from ...model.precision import compute_dtype
 
 _SCHEDULES = {
@@ -43,8 +44,16 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, o
 
     Their logging, saving and evaluating are switched off, because fttui does all three itself. The
     Hugging Face loop runs a fixed number of steps.
+
+    Raises:
+        ConfigError: `train.batch` is still `auto`.
     """
     train = config.train
+    if train.batch == "auto":
+        raise ConfigError(
+            "train.batch: got auto, which is decided before the engine starts; start the run with "
+            "fttui run, or set a number"
+        )
     return {
         "output_dir": str(out),
         "max_steps": plan.steps,

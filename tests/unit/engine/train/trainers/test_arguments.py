@@ -13,6 +13,7 @@ from transformers.trainer_utils import SaveStrategy
 
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.config.step_plan import plan_steps
+from fttui.engine.errors import ConfigError
 from fttui.engine.train.trainers.arguments import trainer_arguments
 
 
@@ -98,3 +99,12 @@ def test_adamw_is_fused_on_a_gpu(
     tmp_path: Path, device: str, train: dict[str, Any], name: str
 ) -> None:
     assert arguments(tmp_path, device, **{"optimizer": "adamw", **train})["optim"] == name
+
+
+def test_an_undecided_micro_batch_is_refused_and_a_divided_update_passed_on(tmp_path: Path) -> None:
+    divided = {"accumulate": None, "sequences_per_update": 12}
+    with pytest.raises(ConfigError, match=r"train.batch: got auto.*fttui run"):
+        arguments(tmp_path, batch="auto", **divided)
+    found = arguments(tmp_path, **divided)
+    assert found["per_device_train_batch_size"] == 3
+    assert found["gradient_accumulation_steps"] == 4
