@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from ..config.memory.contrastive_candidates import hard_negatives_used
+from ..config.memory.micro_batch import divides_by_length
 from ..config.schema import RunConfig
 from ..config.step_plan import StepPlan
 from ..data.batches.batch_source import Batch, Batches, BatchSource, InMemoryBatches
@@ -19,7 +20,7 @@ from ..data.batches.collate import (
     collate_rated,
     collate_text,
 )
-from ..data.batches.sampler import BatchStream
+from ..data.batches.sampler import BatchStream, WholeSteps
 from ..data.dataset import ExampleSets
 from ..data.mix_plan import mix_schedule
 from ..data.streams import stream_batches
@@ -84,9 +85,18 @@ def _batches(setup: Setup) -> Batches:
         place.world_size,
         train.seed,
         examples.mix,
-        whole_steps=train.sequences_per_update is not None,
+        _whole_steps(config, examples),
     )
     return InMemoryBatches(examples.train, stream)
+
+
+def _whole_steps(config: RunConfig, examples: ExampleSets) -> WholeSteps | None:
+    """Return how the steps are divided if the number of their sequences is configured."""
+    if config.train.sequences_per_update is None:
+        return None
+    if not divides_by_length(config):
+        return WholeSteps()
+    return WholeSteps([example.row_length for example in examples.train])
 
 
 def open_data(

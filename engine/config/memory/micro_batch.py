@@ -48,6 +48,15 @@ def why_batch_matters(config: RunConfig) -> str:
     return "the texts of a micro-batch are each other's negatives"
 
 
+def divides_by_length(config: RunConfig) -> bool:
+    """Whether the micro-batches of a step hold sequences of similar lengths, so as to pad less.
+
+    Not where the texts of a micro-batch are compared with each other, nor of packed rows.
+    """
+    divided = config.train.sequences_per_update is not None and config.train.accumulation > 1
+    return divided and not config.data.packing and not why_batch_matters(config)
+
+
 def balances_experts(config: RunConfig, *, mixture: bool) -> bool:
     """Whether the load balancing loss of experts is trained, which depends on the micro-batch."""
     return mixture and config.train.router_aux_loss != 0

@@ -47,12 +47,21 @@ class Mix:
         return Segment.first(self.counts, self.shares).order(seed, epoch)
 
 
+@dataclass(frozen=True)
+class WholeSteps:
+    """Makes the records of an optimizer step independent of the micro-batch."""
+
+    lengths: Sequence[int] | None = None
+    """Tokens of every record, by which the micro-batches of a step hold similar ones, the longest
+    first, so that less is padded; None keeps them in their order."""
+
+
 class BatchStream:
     """The endless order of micro-batches of one rank; each epoch is a new permutation.
 
     Rank r takes every `world_size`-th micro-batch of the permutation. Records that do not fill a
-    micro-batch on every rank, or with `whole_steps` all those of an optimizer step, are left out of
-    that epoch. With `whole_steps`, the records of a step do not depend on the micro-batch.
+    micro-batch on every rank, or with `steps` all those of an optimizer step, are left out of that
+    epoch.
 
     Raises:
         DataError: There are too few records for one micro-batch on every rank.
@@ -67,10 +76,9 @@ class BatchStream:
         world_size: int = 1,
         seed: int = 0,
         mix: Mix | None = None,
-        *,
-        whole_steps: bool = False,
+        steps: WholeSteps | None = None,
     ) -> None:
-        together = accumulate if whole_steps else 1
+        together = accumulate if steps else 1
         self.micro_batches_per_epoch = count // (batch * world_size * together) * together
         """Complete micro-batches of this rank per epoch."""
         if self.micro_batches_per_epoch == 0:
@@ -79,6 +87,10 @@ class BatchStream:
                 f"{world_size} devices; add records, or lower train.batch or train.devices"
             )
         self.steps_per_epoch = self.micro_batches_per_epoch / accumulate
+        self._in_step = batch * world_size * accumulate
+        """Records of an optimizer step on all ranks."""
+        sorts = steps is not None and steps.lengths is not None and accumulate > 1
+        self._lengths = np.asarray(steps.lengths) if steps and sorts else None
         self._count = count
         self._batch = batch
         self._rank = rank
@@ -113,18 +125,34 @@ class BatchStream:
         segment = self._segment(changes_up_to(changes, position))
         start = segment.start if segment else 0
         cycle, within = divmod(position - start, self.micro_batches_per_epoch)
-        first = (within * self._world_size + self._rank) * self._batch
         order = self._order(segment, cycle)
-        chosen = [int(index) for index in order[first : first + self._batch]]
+        places = self._places(order, within)
+        chosen = [int(order[place]) for place in places]
         if left_out.isdisjoint(chosen):
             return chosen
         used = set(chosen) - left_out
         key = (start, cycle) if start else (cycle,)
-        for number, index in enumerate(chosen):
+        for number, (place, index) in enumerate(zip(places, chosen, strict=True)):
             if index in left_out:
-                chosen[number] = self._substitute(index, (*key, first + number), left_out, used)
+                chosen[number] = self._substitute(index, (*key, place), left_out, used)
                 used.add(chosen[number])
         return chosen
+
+    def _places(self, order: NDArray[np.int64], within: int) -> list[int]:
+        """Return the places in the order of an epoch that a micro-batch of this rank takes.
+
+        Args:
+            order: The record indices of the epoch.
+            within: Number of micro-batches of this rank since its start.
+        """
+        first = (within * self._world_size + self._rank) * self._batch
+        if self._lengths is None:
+            return list(range(first, first + self._batch))
+        begin = first - first % self._in_step
+        lengths = self._lengths[order[begin : begin + self._in_step]]
+        longest_first = begin + np.argsort(-lengths, kind="stable")
+        at = first - begin
+        return [int(place) for place in longest_first[at : at + self._batch]]
 
     def _substitute(
         self, index: int, place: tuple[int, ...], left_out: Set[int], used: Set[int]

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...config.memory.micro_batch import divides_by_length
 from ...config.schema import RunConfig
 from ..cuda_graphs.buckets import buckets_ahead
 
-MOST_S = 60.0
+MOST_S = 30.0
 """Seconds after which no further graph is begun before the first step."""
 
 
@@ -39,7 +40,7 @@ def make_graphs_ahead(
     train, begun = config.train, clock()
     lengths = buckets_ahead(
         [example.row_length for example in examples],
-        train.micro_batch_size,
+        1 if divides_by_length(config) else train.micro_batch_size,
         steps * train.accumulation,
         config.data.max_length,
     )

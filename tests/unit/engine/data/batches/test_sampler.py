@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.data.batches.mixing import epoch_order, shares_of
-from fttui.engine.data.batches.sampler import BatchStream, Mix
+from fttui.engine.data.batches.sampler import BatchStream, Mix, WholeSteps
 from fttui.engine.errors import DataError
 
 
@@ -96,21 +96,56 @@ def test_shares_come_close_to_the_weights():
     ranks=st.sampled_from([1, 2]),
     batch=st.sampled_from([1, 2, 3, 6]),
     step=st.integers(0, 30),
+    sorts=st.booleans(),
 )
-def test_whole_steps_have_the_same_records_whatever_the_micro_batch(count, ranks, batch, step):
-    def records(batch: int) -> set[int]:
+def test_whole_steps_have_the_same_records_whatever_the_micro_batch(
+    count, ranks, batch, step, sorts
+):
+    lengths = [(7 * index) % 31 for index in range(count)] if sorts else None
+
+    def records(batch: int) -> list[int]:
         each = 6 // batch
         streams = [
-            BatchStream(count, batch, each, rank, ranks, seed=3, whole_steps=True)
+            BatchStream(count, batch, each, rank, ranks, seed=3, steps=WholeSteps(lengths))
             for rank in range(ranks)
         ]
-        return {
+        return sorted(
             index
             for stream in streams
             for position in range(step * each, (step + 1) * each)
             for index in stream.indices(position)
-        }
+        )
 
     found = records(batch)
     assert len(found) == 6 * ranks
     assert found == records(1)
+
+
+def test_micro_batches_of_a_step_hold_similar_lengths_the_longest_first():
+    lengths = np.random.default_rng(0).permutation(48)
+    streams = [
+        BatchStream(48, 2, 3, rank, 2, seed=5, steps=WholeSteps(lengths.tolist()))
+        for rank in range(2)
+    ]
+    for step in range(8):
+        taken = [[sorted(lengths[stream.indices(3 * step + part)]) for stream in streams]
+                 for part in range(3)]  # fmt: skip
+        in_order = [length for part in taken for rank in part for length in rank[::-1]]
+        assert in_order == sorted(in_order, reverse=True)
+
+
+def test_one_micro_batch_of_a_step_keeps_the_order_of_its_records():
+    plain = BatchStream(48, 6, 1, seed=5)
+    divided = BatchStream(48, 6, 1, seed=5, steps=WholeSteps(range(48)))
+    assert [divided.indices(n) for n in range(8)] == [plain.indices(n) for n in range(8)]
+
+
+def test_a_record_left_out_of_a_divided_step_is_replaced_where_it_stands():
+    def stream() -> BatchStream:
+        return BatchStream(48, 2, 3, seed=5, steps=WholeSteps(range(48)))
+
+    for position in range(6):
+        before = stream().indices(position)
+        after = stream().indices(position, frozenset({before[0]}))
+        assert after[1] == before[1]
+        assert after[0] not in before

@@ -102,7 +102,7 @@ def test_adamw_is_fused_on_a_gpu(
 
 
 def test_an_undecided_micro_batch_is_refused_and_a_divided_update_passed_on(tmp_path: Path) -> None:
-    divided = {"accumulate": None, "sequences_per_update": 12}
+    divided: dict[str, Any] = {"accumulate": None, "sequences_per_update": 12}
     with pytest.raises(ConfigError, match=r"train.batch: got auto.*fttui run"):
         arguments(tmp_path, batch="auto", **divided)
     found = arguments(tmp_path, **divided)

@@ -21,7 +21,7 @@ RECORDS = [SimpleNamespace(row_length=length) for length in (30, 60, 300, 900)]
 
 
 class Trainer:
-    """A trainer whose graphs take 25 s each, and whose step loop is interrupted at some call."""
+    """A trainer whose graphs take 10 s each, and whose step loop is interrupted at some call."""
 
     def __init__(self, *, calls: int = 99, graphs: bool = True) -> None:
         self.now = 0.0
@@ -35,7 +35,7 @@ class Trainer:
             if not may_go_on():
                 break
             self.made.append(length)
-            self.now += 25.0
+            self.now += 10.0
         return len(self.made), len(wanted) - len(self.made)
 
     def may_continue(self) -> bool:
@@ -49,7 +49,7 @@ def facts(trainer: Trainer, records: Sequence[Any] = RECORDS) -> dict[str, str]:
 
 def test_the_lengths_of_the_data_are_made_and_shown() -> None:
     trainer = Trainer()
-    assert facts(trainer) == {"graphs": "3 more made before the first step in 75.0 s"}
+    assert facts(trainer) == {"graphs": "3 more made before the first step in 30.0 s"}
     assert trainer.made == [1024, 512, 64]
 
 
@@ -57,7 +57,7 @@ def test_none_is_begun_after_the_time_is_over() -> None:
     trainer = Trainer()
     many = [SimpleNamespace(row_length=length) for length in (60, 100, 200, 300, 600, 1000)]
     assert facts(trainer, many)["graphs"].endswith(" s; 3 are made when they are needed")
-    assert len(trainer.made) == MOST_S // 25 + 1
+    assert len(trainer.made) == MOST_S // 10
 
 
 def test_a_command_ends_it() -> None:
