@@ -6,7 +6,6 @@ hub started before the training stack is imported, so viewers see the progress o
 
 from __future__ import annotations
 
-import argparse
 import gc
 import logging
 import os
@@ -15,9 +14,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
 
@@ -25,7 +22,6 @@ import msgspec
 
 from .config.checks.budget import budget_of, price_of, require_budget_left
 from .config.load import read_resolved
-from .core.lr_range import LrRange
 from .errors import FttuiError, StateNotSaved, TrainingFailed
 from .followers.launch import launch_followers
 from .hub.launch import launch_hub
@@ -36,7 +32,6 @@ from .run.control_log import ControlReader, decision_lock
 from .run.files import last_lines
 from .run.folder.folder_keeper import sweep_temporary
 from .run.folder.links import UnsafeRunFolder, require_plain
-from .run.identity.content import parse_accepted
 from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
@@ -52,7 +47,7 @@ from .train.distributed.nodes import NodePlace
 from .train.event_log import EventLog
 from .train.journal_writer import JournalWriter
 from .train.node_start import agreed_start, facts_of
-from .train.session_start import SessionStart
+from .train.session_start import EngineArguments, SessionStart, read_arguments
 from .train.signals import FORCED_EXIT_CODE, StopSignals
 
 if TYPE_CHECKING:
@@ -81,32 +76,10 @@ def main(arguments: list[str] | None = None) -> int:
     Args:
         arguments: the arguments of the command line; None takes those of this process.
     """
-    parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=__doc__)
-    parser.add_argument("run", type=Path, help="run folder")
-    parser.add_argument("--from", dest="resume", help="checkpoint to resume from, or `last`")
-    parser.add_argument(
-        "--profile",
-        type=int,
-        default=0,
-        metavar="N",
-        help="profile N steps after a warm-up, then end without saving",
-    )
-    sweep = ("LOW", "HIGH", "STEPS")
-    parser.add_argument(
-        "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"
-    )
-    parser.add_argument(
-        "--accept-changed",
-        type=parse_accepted,
-        default=frozenset(),
-        metavar="KINDS",
-        help="kinds of content, such as data, that may have changed since the checkpoint",
-    )
-    parser.add_argument("--paused", action="store_true", help="pause before the first step")
-    options = parser.parse_args(arguments)
+    folder, asked = read_arguments(arguments, __doc__)
     signals = StopSignals()
     signals.install()
-    run = RunDirectory(options.run.absolute())
+    run = RunDirectory(folder.absolute())
     rank = int(os.environ.get("RANK", "0"))
     try:
         require_plain(run.path)
@@ -122,29 +95,14 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"fttui engine: the run folder {run.path} cannot be used: {error}", file=sys.stderr)  # noqa: T201 -- there is no journal to write it to
         return TrainingFailed.exit_code
-    lr_range = None
-    if options.lr_find:
-        low, high, steps = options.lr_find
-        lr_range = LrRange(low, high, int(steps))
-    asked = _Asked(
-        options.resume, options.profile, lr_range, options.accept_changed, options.paused
-    )
     return _session(run, journal_writer, signals, asked)
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """The arguments of the command line, except the run folder."""
-
-    resume: str | None
-    profile_steps: int
-    lr_range: LrRange | None
-    accept_changed: frozenset[str]
-    paused: bool
-
-
 def _session(
-    run: RunDirectory, journal_writer: JournalWriter | None, signals: StopSignals, asked: _Asked
+    run: RunDirectory,
+    journal_writer: JournalWriter | None,
+    signals: StopSignals,
+    asked: EngineArguments,
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
@@ -175,6 +133,7 @@ def _session(
         asked.accept_changed,
         asked.paused and not attempt.repeated,
         history.used,
+        stopped_code=asked.stopped_code,
     )
     unanswered = UnansweredCommands(history.answered, event_log.record)
     event_log.listen(unanswered.observe)
@@ -276,7 +235,7 @@ def _guarded(
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
         if not early.another_rank_stopped():
             return _failure(start.run, error), False
-    return _stopped_early(start, unanswered), True
+    return _stopped_early(start, unanswered, signals), True
 
 
 def _failure(run: RunDirectory, error: Exception) -> RunEnded:
@@ -297,10 +256,10 @@ def _early_stop(
 
     def leave() -> None:
         try:
-            event_log.record(_stopped_early(start, unanswered))
+            event_log.record(_stopped_early(start, unanswered, signals))
             event_log.close()
         finally:
-            signals.leave(0)
+            signals.leave(_code_of_stop(start, signals))
 
     leads = int(os.environ.get("RANK", "0")) == 0
     waits = WaitingStop(start.run, start.control_seq) if leads else lambda: False
@@ -308,7 +267,9 @@ def _early_stop(
     return EarlyStop(event_log, signals, waits, leave, notice)
 
 
-def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEnded:
+def _stopped_early(
+    start: SessionStart, unanswered: UnansweredCommands, signals: StopSignals
+) -> RunEnded:
     """Return the end of a run that was stopped while loading.
 
     Rank 0 first records an outcome for every command that waits.
@@ -320,7 +281,13 @@ def _stopped_early(start: SessionStart, unanswered: UnansweredCommands) -> RunEn
                 "the run was stopped while it loaded",
                 "stopped while loading, so there was nothing to save",
             )
-    return RunEnded(state=RunState.STOPPED, exit_code=0, checkpoint=_newest(start.run))
+    code = _code_of_stop(start, signals)
+    return RunEnded(state=RunState.STOPPED, exit_code=code, checkpoint=_newest(start.run))
+
+
+def _code_of_stop(start: SessionStart, signals: StopSignals) -> int:
+    """Return the exit code of a process that was stopped while it loaded."""
+    return start.stopped_code if signals.count else 0
 
 
 def _train(
@@ -346,9 +313,10 @@ def _train(
     with _watched_ranks(run, event_log, place, start.attempt, early):
         outcome = train(start, started, place, event_log, signals)
     leave_place()
+    in_order = start.stopped_code if outcome.signalled else 0
     return RunEnded(
         state=outcome.state,
-        exit_code=StateNotSaved.exit_code if outcome.unsaved else 0,
+        exit_code=StateNotSaved.exit_code if outcome.unsaved else in_order,
         error=outcome.unsaved,
         checkpoint=outcome.checkpoint,
         reason=outcome.reason,

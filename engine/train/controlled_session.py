@@ -66,6 +66,8 @@ class SessionOutcome:
     """Why the run was stopped; empty if it was not, or nobody gave a reason."""
     usage: Usage | None = None
     """What the run has used, over all of its starts."""
+    signalled: bool = False
+    """Whether a signal to one of the ranks has ended the run."""
 
 
 @dataclass(frozen=True)
@@ -252,7 +254,10 @@ class ControlledSession:
         if due and not (control.ending and self._finishes):
             # Anomalies of a run that was stopped wait for the process that resumes it.
             self._monitor.end()
-        return SessionOutcome(state, executor.newest, executor.unsaved, control.ended_for, usage)
+        signalled = control.ending and self._commands.signalled
+        return SessionOutcome(
+            state, executor.newest, executor.unsaved, control.ended_for, usage, signalled
+        )
 
 
 def meter_of(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from ..core.lr_range import LrRange
 from ..protocol.usage.amounts import Usage
+from ..run.identity.content import parse_accepted
 from ..run.journal_summary import JournalSummary
 from ..run.run_dir import RunDirectory
 from .distributed.elastic import LaunchAttempt
@@ -37,8 +40,75 @@ class SessionStart:
     """What earlier processes of this run have used; other ranks than 0 learn it from rank 0."""
     began: float = field(default_factory=time.monotonic)
     """Start of this process in monotonic seconds."""
+    stopped_code: int = 0
+    """Exit code if a signal stops the run before its end."""
 
     @property
     def measures_only(self) -> bool:
         """Whether the run is only a measurement, without data to trackers and without messages."""
         return self.profile_steps > 0 or self.lr_range is not None
+
+
+@dataclass(frozen=True)
+class EngineArguments:
+    """The arguments of the engine's command line, except the run folder; see `SessionStart`."""
+
+    resume: str | None
+    profile_steps: int
+    lr_range: LrRange | None
+    accept_changed: frozenset[str]
+    paused: bool
+    stopped_code: int
+
+
+def read_arguments(
+    arguments: list[str] | None, description: str | None
+) -> tuple[Path, EngineArguments]:
+    """Return the run folder and what else the engine's command line asks for.
+
+    Args:
+        arguments: the arguments of the command line; None takes those of this process.
+        description: what the engine is, for its help text.
+    """
+    parser = argparse.ArgumentParser(prog="python -m fttui.engine", description=description)
+    parser.add_argument("run", type=Path, help="run folder")
+    parser.add_argument("--from", dest="resume", help="checkpoint to resume from, or `last`")
+    parser.add_argument(
+        "--profile",
+        type=int,
+        default=0,
+        metavar="N",
+        help="profile N steps after a warm-up, then end without saving",
+    )
+    sweep = ("LOW", "HIGH", "STEPS")
+    parser.add_argument(
+        "--lr-find", nargs=3, type=float, metavar=sweep, help="only run a learning rate range test"
+    )
+    parser.add_argument(
+        "--accept-changed",
+        type=parse_accepted,
+        default=frozenset(),
+        metavar="KINDS",
+        help="kinds of content, such as data, that may have changed since the checkpoint",
+    )
+    parser.add_argument("--paused", action="store_true", help="pause before the first step")
+    parser.add_argument(
+        "--stopped-code",
+        type=int,
+        default=0,
+        metavar="N",
+        help="exit code if a signal stops the run before its end",
+    )
+    options = parser.parse_args(arguments)
+    lr_range = None
+    if options.lr_find:
+        low, high, steps = options.lr_find
+        lr_range = LrRange(low, high, int(steps))
+    return options.run, EngineArguments(
+        options.resume,
+        options.profile,
+        lr_range,
+        options.accept_changed,
+        options.paused,
+        options.stopped_code,
+    )

@@ -62,4 +62,6 @@ def test_a_job_on_two_nodes_is_queued_again_and_goes_on_with_its_run(
     starts = [e for e in found if e["type"] == "RunStarted"]
     assert {e["world_size"] for e in starts} == {2}
     assert {e["incarnation"] for e in starts} == {1, 2}
-    assert "the job was started again; resuming" in (tmp_path / f"fttui-tiny-{job}.log").read_text()
+    assert (
+        "the job was started before; resuming" in (tmp_path / f"fttui-tiny-{job}.log").read_text()
+    )

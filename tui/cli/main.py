@@ -61,6 +61,7 @@ exit codes:
   124  ctl: no outcome within --timeout
   127  fttui was not found on the remote host
   130  interrupted
+  143  run --job: a signal stopped the run before its end
   255  ssh could not connect to the remote host, or the login was refused
 """
 

@@ -77,7 +77,12 @@ def _run(options: argparse.Namespace) -> int:
     if options.replay is not None:
         options.config = _recipe(options)
     require_training_packages("fttui run")
-    cluster = cluster_of(options)
+    cluster = cluster_of(options, say)
+    options.headless = options.headless or cluster.launcher is not None
+    return cluster.within(lambda: _run_here(options, cluster), say)
+
+
+def _run_here(options: argparse.Namespace, cluster: Cluster) -> int:
     if cluster.launch and not cluster.leads:
         return _run_node(options, cluster, cluster.launch)
     if not options.headless:
@@ -124,7 +129,7 @@ def _engine(options: argparse.Namespace, cluster: Cluster) -> StartedEngine:
     """Start a new run, or resume the one that is named or that the job trained before."""
     before = None if options.resume else cluster.run_to_go_on(runs_root(options.runs_dir))
     if before is not None:
-        say(f"the job was started again; resuming {before.id}")
+        say(f"the job was started before; resuming {before.id}")
         options.resume, options.config = str(before.path), None
     return resumed(options, cluster) if options.resume else _started(options, cluster)
 
@@ -185,7 +190,13 @@ def _started(
     require_launch(train.nodes, cluster.launch)
     record_consent(loaded.config)
     run = new_run(folder or root, options.config, loaded, overrides, cluster.job)
-    return start_engine(run, train.devices, restarts=train.restarts, launch=cluster.launch)
+    return start_engine(
+        run,
+        train.devices,
+        restarts=train.restarts,
+        options=cluster.engine_options,
+        launch=cluster.launch,
+    )
 
 
 def resumed(
@@ -238,7 +249,7 @@ def resumed(
             train.devices,
             checkpoint,
             restarts=train.restarts,
-            options=_engine_options(accept, paused=paused),
+            options=[*_engine_options(accept, paused=paused), *cluster.engine_options],
             launch=cluster.launch,
         )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
@@ -303,7 +314,7 @@ def _overrides(options: argparse.Namespace, cluster: Cluster) -> list[str]:
     short = {
         "name": options.name,
         "train.steps": options.max_steps,
-        "train.devices": options.devices,
+        "train.devices": options.devices or cluster.devices,
         "train.nodes": cluster.nodes,
     }
     named = [f"{key}={value}" for key, value in short.items() if value is not None]

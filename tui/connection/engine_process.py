@@ -36,6 +36,11 @@ _OF_A_LAUNCHER = frozenset(
     }
 )  # fmt: skip
 """Variables that tell a process which rank of how many it is."""
+_OF_LAUNCHERS = (
+    *("TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
+    *("OMPI_", "PMIX_", "PMI_", "MV2_COMM_", "MPI_LOCAL"),
+)
+"""Beginnings of further such variables; `PET_` gives options to torchrun."""
 _LOG_LINES = 15
 _SAVING_S = "120"
 """Seconds that torchrun gives the ranks to save a checkpoint after it received SIGTERM."""
@@ -251,7 +256,7 @@ def _own_environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if name not in _OF_A_LAUNCHER and not name.startswith("TORCHELASTIC_")
+        if name not in _OF_A_LAUNCHER and not name.startswith(_OF_LAUNCHERS)
     }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
@@ -11,6 +13,7 @@ from fttui.engine.errors import ConfigError
 
 JOIN_S = 900
 """Seconds that a node waits for the others to start."""
+_NAME_EVERY_S = 2.0
 _EXAMPLE = "--nodes 2 --node-rank 0 --rendezvous 10.0.0.1:29500"
 
 
@@ -50,9 +53,19 @@ class NodeLaunch:
 
 
 def node_launch(
-    nodes: int | None, node_rank: int | None, rendezvous: str | None
+    nodes: int | None,
+    node_rank: int | None,
+    rendezvous: str | None,
+    waiting: Callable[[str], None] | None = None,
 ) -> NodeLaunch | None:
     """Return the launch that `--nodes`, `--node-rank` and `--rendezvous` ask for, if they do.
+
+    Args:
+        nodes: number of nodes.
+        node_rank: number of this node.
+        rendezvous: address and port of node 0.
+        waiting: prints that the name of node 0 is not known yet, which is then tried again for as
+            long as a node waits for the others; None does not wait.
 
     Raises:
         ConfigError: one of the options is missing or impossible, or this is node 0 and the
@@ -72,6 +85,8 @@ def node_launch(
             "ranks from 0 to one less than their number"
         )
     host, port = _endpoint(rendezvous)
+    if waiting is not None:
+        _wait_for_name(host, port, waiting)
     own = _own_address(host, port, rendezvous)
     if node_rank == 0:
         _require_free_port(host, port, own)
@@ -86,6 +101,25 @@ def _endpoint(rendezvous: str) -> tuple[str, int]:
             "such as 10.0.0.1:29500"
         )
     return host.strip("[]"), int(port)
+
+
+def _wait_for_name(
+    host: str,
+    port: int,
+    waiting: Callable[[str], None],
+    known: Callable[[str, int], object] = socket.getaddrinfo,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Return once a name is known, or after `JOIN_S`; a cluster may make it after this node."""
+    for attempt in range(int(JOIN_S / _NAME_EVERY_S)):
+        try:
+            known(host, port)
+        except socket.gaierror as error:
+            if attempt == 0:
+                waiting(f"waiting for {host}, whose name is not known yet: {error.strerror}")
+            sleep(_NAME_EVERY_S)
+        else:
+            return
 
 
 def _own_address(host: str, port: int, rendezvous: str) -> str:

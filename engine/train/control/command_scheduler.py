@@ -152,7 +152,8 @@ class CommandScheduler:
         self._refuses = refuses
         self._clock = clock
         self._sleep = sleep
-        self._signalled = False
+        self.signalled = False
+        """Whether a rank has received a signal to stop; all ranks know of it at the same step."""
         self._holding: tuple[ControlEntry, RunSettings, SettingsChange] | None = None
         """A pause that is in force and has not held training yet, so that it has no outcome."""
 
@@ -208,7 +209,7 @@ class CommandScheduler:
     def _needs_device(self) -> bool:
         control = self._control
         return (
-            bool(control.due) or self._signalled or not (control.held and control.settings.release)
+            bool(control.due) or self.signalled or not (control.held and control.settings.release)
         )
 
     def _has_device(self) -> bool:
@@ -225,7 +226,7 @@ class CommandScheduler:
                 self.fail(entry, str(reason))
             control.due.clear()
             control.change(msgspec.structs.replace(control.settings, paused=True, release=True))
-            if self._signalled:
+            if self.signalled:
                 control.end_run()
             return False
         return True
@@ -246,7 +247,7 @@ class CommandScheduler:
         if not control.dropped:
             self._look()
             urgent = any(spec_of(entry.command).urgent for entry in control.due)
-            if control.settings.paused or self._signalled or urgent:
+            if control.settings.paused or self.signalled or urgent:
                 control.drop_step()
         # Looking may also have concluded the step before, and dropped this one because of it.
         if not control.dropped:
@@ -260,7 +261,7 @@ class CommandScheduler:
         """
         self._look(busy=True)
         due = self._control.due
-        stop = self._signalled or any(isinstance(entry.command, Stop) for entry in due)
+        stop = self.signalled or any(isinstance(entry.command, Stop) for entry in due)
         if not stop:
             self._queue.ask()
         return stop
@@ -272,7 +273,7 @@ class CommandScheduler:
         """
         self._look(busy=True)
         due = [entry.command for entry in self._control.due]
-        ends = self._signalled or any(isinstance(c, Stop) or spec_of(c).urgent for c in due)
+        ends = self.signalled or any(isinstance(c, Stop) or spec_of(c).urgent for c in due)
         if not ends:
             self._queue.ask()
         return ends
@@ -294,7 +295,7 @@ class CommandScheduler:
         new = self._queue.look()
         if new.entries or new.stop_signal or new.save:
             self._concluder.conclude()
-        self._signalled = self._signalled or new.stop_signal
+        self.signalled = self.signalled or new.stop_signal
         if new.save:
             note = "the checkpoints on disk were removed"
             self._control.demand(SaveCheckpoint(note=note), "engine", note)
@@ -373,7 +374,7 @@ class CommandScheduler:
                 self._set(entry, command)
             else:
                 self._perform(entry, command, executor)
-        if self._signalled and not control.ending and not executor.repeating:
+        if self.signalled and not control.ending and not executor.repeating:
             control.end_run()
             try:
                 executor.perform(Stop(), "signal")

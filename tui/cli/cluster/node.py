@@ -14,6 +14,7 @@ from fttui.engine.run.files import last_lines
 from fttui.engine.run.processes.node_end import recorded_node_end
 
 from ..headless import Interrupts
+from .place import STOPPED_CODE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,12 +56,14 @@ def follow_node(
 
 
 def _exit_code(engine: StartedEngine) -> int:
-    """Return 0 if the ranks ended in order, even if a signal ended torchrun.
+    """Return 0 if the ranks ended in order, even if a signal ended torchrun; see `STOPPED_CODE`.
 
     Raises:
         TrainingFailed: they failed.
     """
     code, recorded = engine.process.returncode, recorded_node_end(engine.run)
+    if recorded == STOPPED_CODE:
+        return STOPPED_CODE
     if recorded == 0 or (recorded is None and code in (0, -signal.SIGINT)):
         return 0
     tail = "\n".join(last_lines(engine.run.engine_log, _LOG_LINES)) or "(it printed nothing)"

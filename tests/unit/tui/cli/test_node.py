@@ -38,6 +38,10 @@ def test_ranks_that_ended_in_order_end_the_command_in_order(
     assert said[1] == "the run itself is on 10.0.0.1: fttui attach 10.0.0.1:"
 
 
+def test_ranks_that_a_signal_stopped_in_a_job_are_no_success(tmp_path: Path) -> None:
+    assert _ended(tmp_path, 1, 143)[0] == 143
+
+
 @pytest.mark.parametrize(("recorded", "expected"), [(None, 11), (2, 2), (13, 13)])
 def test_ranks_that_failed_pass_their_exit_code_on(
     tmp_path: Path, recorded: int | None, expected: int

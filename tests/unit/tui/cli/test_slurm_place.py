@@ -75,7 +75,9 @@ def test_several_tasks_on_a_node_are_refused() -> None:
 
 
 def _options(**given: object) -> argparse.Namespace:
-    return argparse.Namespace(**{"nodes": None, "node_rank": None, "rendezvous": None} | given)
+    return argparse.Namespace(
+        **{"nodes": None, "node_rank": None, "rendezvous": None, "job": ""} | given
+    )
 
 
 def test_the_job_decides_what_the_command_line_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:

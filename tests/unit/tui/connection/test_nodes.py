@@ -8,6 +8,7 @@ import pytest
 
 from fttui.engine.errors import ConfigError
 from fttui.tui.cli.cluster.place import require_launch
+from fttui.tui.connection import nodes
 from fttui.tui.connection.engine_process import _launcher
 from fttui.tui.connection.nodes import NodeLaunch, node_launch
 from tests.support.ports import free_port
@@ -34,6 +35,19 @@ def test_without_the_options_there_is_one_node() -> None:
 def test_impossible_options_are_refused(given: tuple[int, int, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         node_launch(*given)
+
+
+def test_a_name_that_is_not_known_yet_is_waited_for() -> None:
+    slept: list[float] = []
+    said: list[str] = []
+
+    def known(host: str, port: int) -> None:
+        if len(slept) < 3:
+            raise socket.gaierror(socket.EAI_NONAME, "no such name")
+
+    nodes._wait_for_name("tune-0.tune", 29500, said.append, known, slept.append)
+    assert len(slept) == 3
+    assert said == ["waiting for tune-0.tune, whose name is not known yet: no such name"]
 
 
 def test_node_0_needs_a_free_port_of_its_own() -> None:
