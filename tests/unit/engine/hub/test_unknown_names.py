@@ -6,7 +6,14 @@ import pytest
 
 from fttui.engine.hub.unknown_names import why_unknown
 from fttui.engine.protocol.command_args import existing
-from fttui.engine.protocol.commands import AnyCommand, FindCulprits, Pause, Recover, Rollback
+from fttui.engine.protocol.commands import (
+    AnyCommand,
+    AverageCheckpoints,
+    FindCulprits,
+    Pause,
+    Recover,
+    Rollback,
+)
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest, checkpoint_name
 from fttui.engine.run.run_dir import RunDirectory
 
@@ -39,6 +46,8 @@ def store(tmp_path: Path) -> CheckpointStore:
         Recover(anomaly="spike-41"),
         FindCulprits(),
         FindCulprits(anomaly="spike-64-t2"),
+        AverageCheckpoints(last=30),
+        AverageCheckpoints(checkpoints=("20", checkpoint_name(190, 1))),
         Pause(),
     ],
 )
@@ -55,6 +64,7 @@ def test_a_checkpoint_that_the_run_lacks_is_refused_with_the_nearest(
     assert "no complete checkpoint '97'; nearest of 19 checkpoints: " in reason
     near = [checkpoint_name(step, 1) for step in (80, 90, 100, 110)]
     assert reason.endswith(", ".join(near))
+    assert why_unknown(AverageCheckpoints(checkpoints=("20", "97")), store, SPIKES) == reason
 
 
 @pytest.mark.parametrize("command", [Recover(anomaly="spike-64"), FindCulprits(anomaly="spke-64")])
