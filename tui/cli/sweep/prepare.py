@@ -87,6 +87,11 @@ def make_plan(
         raise ConfigError(f"{path} gives epochs; say how many steps a trial has: --steps N")
     if steps < 1 or trials < 1:
         raise ConfigError(f"--steps and --trials must be ≥ 1, got {steps} and {trials}")
+    if config.train.nodes > 1:
+        raise ConfigError(
+            f"{path}: train.nodes is {config.train.nodes}; a sweep trains on one machine: give "
+            "--set train.nodes=1, or sweep on each machine with another --seed"
+        )
     most = points(space)
     sampler: Sampler = options.sampler or "tpe"
     if sampler == "grid" and (most is None or most > MOST_POINTS):

@@ -59,6 +59,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["train.lr=1e-4..1e-3", "--sampler", "grid"], "needs values or ranges with a step"),
         (["train.lr=1e-4,1e-3", "--by", "accuracy"], "--by must be loss or eval.NAME"),
         (["train.lr=1e-4,1e-3", "--trials", "0"], "must be ≥ 1"),
+        (["train.lr=1e-4,1e-3", "--set", "train.nodes=2"], "a sweep trains on one machine"),
         (["train.lr=1e-4,1e-3", "--time-limit", "soon"], "expected a time such as 90m"),
         (["train.lr=1e-4,1e-3", "--set", "data.eval_fraction=0", "--by", "eval.loss"],
          "has no evaluation data"),
