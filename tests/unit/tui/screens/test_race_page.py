@@ -113,6 +113,7 @@ async def test_the_checkpoint_under_the_cursor_is_the_start(
         await until(pilot, lambda: f"race settings from {newest}" in text_of(app))
 
 
+@pytest.mark.long
 async def test_a_wrong_word_keeps_the_prompt_open_and_says_why(
     tmp_path: Path, started: Started
 ) -> None:

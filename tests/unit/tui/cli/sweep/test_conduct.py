@@ -124,6 +124,7 @@ def test_a_sweep_finds_the_best_and_goes_on_with_more_trials(tmp_path: Path) -> 
     assert (tmp_path / best.run / "run.json").exists()
 
 
+@pytest.mark.long
 def test_a_grid_trains_each_combination_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, ["train.lr=0.1..0.3:0.1", "adapter.r=4,8"], rate)
     assert scene.train(plan(99, sampler="grid")) == ""
@@ -131,6 +132,7 @@ def test_a_grid_trains_each_combination_once(tmp_path: Path) -> None:
     assert len(scene.runs.started) == 6
 
 
+@pytest.mark.long
 def test_settings_that_were_tried_are_not_trained_again(tmp_path: Path) -> None:
     scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,8"], rate)
     scene.train(plan(4, sampler="random"))

@@ -51,6 +51,7 @@ def test_one_process_conducts_a_race_and_it_can_be_interrupted(tmp_path: Path) -
         assert conducted_by(run) == os.getpid()
 
 
+@pytest.mark.long
 def test_a_race_that_cannot_begin_leaves_its_reason_in_the_log(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     process = start_race(run, "step-000009", ["weight_decay=1,2", "--yes"])
