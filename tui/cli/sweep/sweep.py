@@ -105,6 +105,7 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float | None) -> int:
     """Check configuration, space and cost of a new sweep, and train its trials."""
+    from fttui.engine.config.checks.budget import price_of
     from fttui.engine.config.load import load_config
 
     words = options.settings[1:]
@@ -121,7 +122,7 @@ def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float |
     if options.by is None and plan.by == LOSS:
         say(f"note: compared by the training loss, because {path} has no evaluation data")
     times, source = measured(root, path)
-    say(cost_line(plan, count, times, config.checkpoint.keep, source))
+    say(cost_line(plan, count, times, config.checkpoint.keep, source, price_of(config)))
     if not options.yes and not _confirmed():
         say("nothing was started")
         return 0

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
+from fttui.engine.protocol.usage.amounts import Price
+
 from ...text import format as fmt
+from ...text.usage import energy_and_money
 from ...view_model.history.same_batches import unpaired_settings
 from ...view_model.race.race_state import LOSS, mean_of_second_half
 from ...view_model.race.rounds import MeasuredTimes
@@ -55,7 +58,14 @@ def _values(axis: Axis) -> str:
     return f"{axis.low:g} to {axis.high:g}{how}{kind}"
 
 
-def cost_line(plan: SweepPlan, left: int, times: MeasuredTimes, keep: int, source: str) -> str:
+def cost_line(
+    plan: SweepPlan,
+    left: int,
+    times: MeasuredTimes,
+    keep: int,
+    source: str,
+    price: Price | None = None,
+) -> str:
     """Return what the trials of a sweep cost at most, as one line.
 
     Args:
@@ -64,10 +74,14 @@ def cost_line(plan: SweepPlan, left: int, times: MeasuredTimes, keep: int, sourc
         times: what a run of the configuration has measured.
         keep: number of checkpoints that each trial keeps.
         source: the id of that run; empty without one.
+        price: that of the configuration; None without one.
     """
     took = "time unknown, because no run of this configuration was measured; told after a trial"
     if (each := trial_s(plan, times)) is not None:
         took = f"about {fmt.duration(left * each)} by what {source} has measured"
+        if times.use_per_s is not None:
+            used = times.use_per_s.scaled(left * each)
+            took = ", ".join([took, *energy_and_money(used, price)])
     size = times.checkpoint_bytes
     disk = "" if size is None else f", up to {fmt.size(left * keep * size)}"
     early = "" if plan.pruner == "none" else " at most, because bad trials end early"

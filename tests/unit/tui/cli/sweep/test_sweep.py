@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from fttui.engine.errors import ConfigError
+from fttui.engine.protocol.usage.amounts import Price, Usage
 from fttui.tui.cli.main import main
 from fttui.tui.cli.sweep.prepare import time_limit_s, whole_only
 from fttui.tui.cli.sweep.study import Study
@@ -102,6 +104,9 @@ def test_the_cost_is_told_by_what_was_measured() -> None:
     assert "cost: 320 steps at most" in line
     assert "about 4 m 0 s by what mine-1 has measured" in line  # 4 × (9 + 40 + 5 × 2 + 1)
     assert "up to 12 checkpoints, up to 12.0 MiB" in line
+    used = replace(times, use_per_s=Usage(seconds=1.0, device_s=1.0, energy_j=100.0))
+    line = cost_line(PLAN, 4, used, 3, "mine-1", Price(hour=3.0, currency="EUR"))
+    assert "measured, 6.67 Wh, 0.20 EUR; up to" in line  # 240 s at 100 W and 3 EUR per hour
 
 
 def trials() -> list[TrialResult]:
