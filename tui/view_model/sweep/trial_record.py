@@ -58,9 +58,10 @@ class TrialRecord:
                 return self._value(record.step, value)
             case RolledBack(to_step=to_step):
                 self._back(to_step)
-            case StateChanged(state=state, detail=detail):
-                halted = f"halted after step {record.step}" + (f": {detail}" if detail else "")
-                self.halted = halted if state is RunState.HALTED else ""
+            case StateChanged(state=RunState.HALTED, detail=detail):
+                self.halted = f"halted after step {record.step}" + (f": {detail}" if detail else "")
+            case StateChanged(state=RunState.RUNNING):
+                self.halted = ""
             case RunStarted(start_step=start_step):  # resumed after an earlier end
                 self._back(start_step)
                 self.ended, self.stopped_by = None, ""

@@ -70,6 +70,7 @@ def test_a_rollback_and_a_resume_take_back_what_was_trained_after_their_step() -
     record = TrialRecord("loss", 1)
     read(record, *((n, StepFinished(loss=1.0)) for n in range(1, 6)))
     read(record, (5, StateChanged(state=RunState.HALTED, detail="nan")))
+    read(record, (5, StateChanged(state=RunState.STOPPING)))
     assert record.halted == "halted after step 5: nan"
     back = RolledBack(checkpoint="c", from_step=5, to_step=3, old_timeline=1, new_timeline=2)
     read(record, (3, back))
