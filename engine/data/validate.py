@@ -24,6 +24,7 @@ from ..protocol.data.messages import (
     AnyDataMessage,
     DataLine,
     DataRefused,
+    RowLengths,
     ShownRecords,
 )
 from ..protocol.data.sample import SampleRecord
@@ -39,6 +40,8 @@ from .tokens.sample import sample_records
 
 CHECKED_OF_STREAM = 2_000
 """Records of a streamed source that are checked; the others are counted during training."""
+MOST_LENGTHS = 512
+"""Lengths of rows that are reported, from which the micro-batch is chosen."""
 SHOWN_FACTS = (
     "train records",
     "eval records",
@@ -92,6 +95,16 @@ def check_data(
         yield _line(f"steps: {plan.steps:,}, each of {each}")
     for name, fact in mix_facts(config, sets.mix, plan).items():
         yield _line(f"{name}: {fact}")
+    if lengths := _lengths_of(sets):
+        yield RowLengths(lengths=lengths)
+
+
+def _lengths_of(sets: ExampleSets) -> list[int]:
+    """Return the lengths of training rows, of at most `MOST_LENGTHS` evenly spaced by length."""
+    lengths = sorted(example.row_length for example in sets.train)
+    if len(lengths) <= MOST_LENGTHS:
+        return lengths
+    return [lengths[(2 * n + 1) * len(lengths) // (2 * MOST_LENGTHS)] for n in range(MOST_LENGTHS)]
 
 
 def _shown(

@@ -8,11 +8,11 @@ from itertools import chain
 from pathlib import Path
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.data.messages import ShownRecords
+from fttui.engine.protocol.data.messages import RowLengths, ShownRecords
 from fttui.engine.run.run_dir import require_runs_folder, runs_root
 
 from .options import Commands, add_runs_dir, say
-from .preflight.plan import course, needs
+from .preflight.plan import course, divided_by_length, needs
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
 
@@ -132,7 +132,8 @@ def check_configuration(
     for line in expected_lines(loaded.config, measured_before(loaded.config, root)):
         say(line)
     if not missing:
-        look_into_data(loaded.resolved, show, tokens=tokens)
+        lengths = look_into_data(loaded.resolved, show, tokens=tokens)
+        divided_by_length(loaded, hardware, lengths, force=True, say=say)
     return 0
 
 
@@ -143,7 +144,7 @@ def look_into_data(
     tokens: bool = False,
     say: Callable[[str], None] = say,
     plain: bool = False,
-) -> None:
+) -> list[int]:
     """Check the data in a separate process, which may load the tokenizer and data libraries.
 
     Args:
@@ -153,6 +154,9 @@ def look_into_data(
         say: prints a line.
         plain: whether progress rewrites no line of the terminal.
 
+    Returns:
+        Tokens of training rows that stand for all; empty if they are not known.
+
     Raises:
         DataError: the data cannot be used, or a finding needs consent.
         FttuiError: the configuration names something that does not exist, such as a template.
@@ -160,8 +164,12 @@ def look_into_data(
     from .data_check.process import data_messages, print_lines
     from .data_check.text import print_record
 
+    lengths: list[int] = []
     arguments = [f"--show={show}", *(["--tokens"] if tokens else [])]
     for message in print_lines(data_messages("validate", arguments, resolved), say, plain=plain):
         if isinstance(message, ShownRecords):
             for record in message.records:
                 print_record(record)
+        if isinstance(message, RowLengths):
+            lengths = message.lengths
+    return lengths

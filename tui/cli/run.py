@@ -19,7 +19,7 @@ from .check import look_into_data
 from .cluster.place import Cluster, add_nodes, cluster_of, require_launch
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
 from .preflight.extras import require_trackers
-from .preflight.plan import fitted
+from .preflight.plan import divided_by_length, fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
 
@@ -344,10 +344,15 @@ def preflight(
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data
             cannot be used.
     """
+    from fttui.engine.config.memory.hardware import probe_hardware
+
     loaded = with_start_adapter(load_checked(path, overrides), runs_dir, str(path), say)
-    loaded = fitted(loaded, force=force, say=say)
-    look_into_data(loaded.resolved, say=say, plain=plain)
-    return loaded
+    found = fitted(loaded, force=force, say=say)
+    lengths = look_into_data(found.resolved, say=say, plain=plain)
+    if loaded.config.train.batch != "auto":
+        return found
+    divided = divided_by_length(loaded, probe_hardware(), lengths, force=force, say=say)
+    return divided or found
 
 
 def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from dataclasses import replace as replace_fit
 
@@ -59,7 +59,9 @@ class Fit:
         return max(self.estimate.likely, self.estimate.loading) <= self.free_bytes
 
 
-def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
+def fit(
+    config: RunConfig, arch: Architecture, hardware: Hardware, lengths: Sequence[int] = ()
+) -> Fit:
     """Decide the `auto` settings so that the run fits, if possible.
 
     They keep their fastest values as long as the high estimate fits. Otherwise the first
@@ -69,10 +71,10 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     CPU no alternative is tried, and this setting recomputes all layers.
 
     `train.batch: auto` never needs such an alternative: these are decided for a single sequence,
-    and stay for larger micro-batches.
+    and stay for larger micro-batches. `lengths` are tokens of rows that stand for all, if known.
     """
     if config.train.batch == "auto":
-        return _with_micro_batch(config, arch, hardware)
+        return _with_micro_batch(config, arch, hardware, lengths)
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
     plain = estimate_memory(settled, arch, hardware.kind, bf16=hardware.bf16)
@@ -85,12 +87,19 @@ def fit(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
     return Fit(settled, plain, free)
 
 
-def _with_micro_batch(config: RunConfig, arch: Architecture, hardware: Hardware) -> Fit:
+def _with_micro_batch(
+    config: RunConfig, arch: Architecture, hardware: Hardware, lengths: Sequence[int]
+) -> Fit:
     """Return the run with the micro-batch whose optimizer step is the least work and surely fits.
 
-    It is the largest that fits, unless that one would have to recompute so many layers that a
-    smaller one is faster. `SPARE` of the free memory stays free, except with a single sequence.
+    It is the largest that fits, unless that one would have to recompute so many layers, or pad so
+    many tokens, that a smaller one is faster. `SPARE` of the free memory stays free, except with a
+    single sequence.
     """
+
+    def work(found: Fit) -> float:
+        return work_of_update(found.config, arch.layers, lengths)
+
     balanced = balances_experts(config, mixture=arch.mixture is not None)
     sizes = micro_batch_sizes(config)[: 1 if balanced else None]
     first = best = fit(_with_train(config, batch=sizes[0]), arch, hardware)
@@ -104,10 +113,11 @@ def _with_micro_batch(config: RunConfig, arch: Architecture, hardware: Hardware)
         if hardware.kind == "cpu" and not reasonable_on_cpu(found.config):
             refused[size] = f"have more than {CPU_TOKENS:,} tokens, which a CPU gains little from"
             break
-        if work_of_update(found.config, arch.layers) <= work_of_update(best.config, arch.layers):
+        if work(found) <= work(best):
             best = found
         else:
-            refused[size] = "would fit, but recompute more layers, which is slower"
+            more = "recompute or pad more" if lengths else "recompute more layers"
+            refused[size] = f"would fit, but {more}, which is slower"
     larger = next((f"{n} {why}" for n, why in refused.items() if n > _batch(best)), "")
     larger = BALANCED if balanced else larger
     return replace_fit(best, chosen=first.chosen, divided=divided_text(best.config, larger))

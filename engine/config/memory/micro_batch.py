@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from ..schema import RunConfig
 from .estimate import sequences_per_micro_batch
 
@@ -16,6 +19,8 @@ BALANCED = (
     "would be another training; set a number, or train.router_aux_loss: 0"
 )
 """Why the sequences of a mixture of experts stay single."""
+_STEPS_DRAWN = 64
+"""Steps whose padding is computed from drawn lengths."""
 RECOMPUTED = 1 / 3
 """What recomputing all layers adds to the cost, as measured on the same device."""
 
@@ -85,17 +90,32 @@ def noise_by_batch(config: RunConfig) -> list[str]:
     return [f"{key}: {value:g}" for key, value in found if value]
 
 
-def work_of_update(config: RunConfig, layers: int) -> float:
+def work_of_update(config: RunConfig, layers: int, lengths: Sequence[int] = ()) -> float:
     """Return the work of an optimizer step on a GPU, as a number of tokens that pass the model.
 
     Args:
         config: A run whose micro-batch and activation checkpointing are decided.
         layers: Number of decoder layers of the model.
+        lengths: Tokens of rows that stand for all; empty takes every row as `data.max_length`.
     """
     train = config.train
     recomputed = 1 - min(train.whole_layers, layers) / layers if train.recomputes else 0.0
-    tokens = sequences_per_micro_batch(config) * config.data.max_length
-    return train.accumulation * (tokens + PASS_TOKENS) * (1 + RECOMPUTED * recomputed)
+    texts = sequences_per_micro_batch(config) / train.micro_batch_size
+    tokens = texts * _padded_tokens(config, lengths or [config.data.max_length])
+    work = tokens + train.accumulation * PASS_TOKENS
+    return work * (1 + RECOMPUTED * recomputed)
+
+
+def _padded_tokens(config: RunConfig, lengths: Sequence[int]) -> float:
+    """Return the tokens of the rows of a rank's step with padding, in the mean over some steps."""
+    size, each = config.train.micro_batch_size, config.train.accumulation
+    draw, total = random.Random(0), 0
+    for _ in range(_STEPS_DRAWN):
+        rows = draw.choices(lengths, k=size * each)
+        if divides_by_length(config):
+            rows.sort(reverse=True)
+        total += size * sum(max(rows[n : n + size]) for n in range(0, len(rows), size))
+    return total / _STEPS_DRAWN
 
 
 def divided_text(config: RunConfig, larger: str) -> str:

@@ -5,7 +5,7 @@ Used by `fttui check`, `fttui run` and the app. No torch; only `settings_of` rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,12 +109,15 @@ def known_architecture(loaded: LoadedConfig) -> Architecture | FttuiError:
     return found
 
 
-def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | None:
+def fit_on(
+    loaded: LoadedConfig, hardware: Hardware, lengths: Sequence[int] = (), *, force: bool
+) -> Fit | None:
     """Decide the `auto` settings for this hardware; None if the model's sizes are unknown.
 
     Args:
         loaded: The configuration as read.
         hardware: The machine the run is to start on.
+        lengths: Tokens of rows of the data, for `train.batch: auto`; empty if they are not known.
         force: Accept a run that does not fit by estimate.
 
     Raises:
@@ -125,7 +128,7 @@ def fit_on(loaded: LoadedConfig, hardware: Hardware, *, force: bool) -> Fit | No
     architecture = known_architecture(loaded)
     if isinstance(architecture, FttuiError):
         return None
-    found = fit(loaded.config, architecture, hardware)
+    found = fit(loaded.config, architecture, hardware, lengths)
     if not found.fits and not force:
         raise ModelError(f"{too_large(found)}\nTo start it anyway, use --force.")
     return found

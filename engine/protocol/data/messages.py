@@ -80,6 +80,13 @@ class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
     """Why the source cannot be learned; empty if it can."""
 
 
+class RowLengths(DataMessage, frozen=True, kw_only=True, tag="lengths"):
+    """How long the rows of training records are."""
+
+    lengths: list[int]
+    """Tokens of the rows of some records, which stand for all."""
+
+
 class DataRefused(DataMessage, frozen=True, kw_only=True, tag="refused"):
     """The data or the configuration cannot be used; it is the last message."""
 
@@ -88,4 +95,4 @@ class DataRefused(DataMessage, frozen=True, kw_only=True, tag="refused"):
     """Exit code of the error class."""
 
 
-AnyDataMessage = ReadingProgress | DataLine | ShownRecords | DataSummary | DataRefused
+AnyDataMessage = ReadingProgress | DataLine | ShownRecords | DataSummary | RowLengths | DataRefused

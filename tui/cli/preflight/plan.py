@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from fttui.engine.errors import FttuiError, ModelError
@@ -157,4 +157,41 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     say("; ".join(terms))
     for line in decided(found):
         say(line)
+    return with_config(loaded, found.config)
+
+
+def divided_by_length(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    lengths: Sequence[int],
+    *,
+    force: bool,
+    say: Callable[[str], None],
+) -> LoadedConfig | None:
+    """Return the configuration with `train.batch: auto` decided by the lengths of the data, too.
+
+    None if it is decided already, the lengths are not known, or memory cannot be estimated.
+
+    Args:
+        loaded: the configuration as read.
+        hardware: the machine that trains.
+        lengths: tokens of training rows that stand for all.
+        force: start even if the run does not fit by the estimate.
+        say: prints what is decided otherwise than without the lengths, and the memory with it.
+    """
+    from fttui.engine.config.load import with_config
+    from fttui.engine.config.memory.planning import fit_on
+
+    if loaded.config.train.batch != "auto" or not lengths:
+        return None
+    found = fit_on(loaded, hardware, lengths, force=force)
+    before = fit_on(loaded, hardware, force=force)
+    if found is None or before is None:
+        return None
+    if found.config == before.config:
+        return with_config(loaded, found.config)
+    for setting in (found.divided, *found.faster):
+        say(f"chosen by the lengths of the records: {setting}")
+    estimate = found.estimate
+    say(f"memory per rank then: {size(estimate.likely)} likely, at most {size(estimate.high)}")
     return with_config(loaded, found.config)

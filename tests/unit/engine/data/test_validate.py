@@ -18,6 +18,7 @@ from fttui.engine.protocol.data.messages import (
     DataLine,
     DataRefused,
     ReadingProgress,
+    RowLengths,
     ShownRecords,
 )
 from tests.support.architectures import tiny_model
@@ -176,7 +177,9 @@ def test_the_process_answers_in_messages(
     model = msgspec.structs.replace(config.model, id=str(tiny_llama(tmp_path)))
     code, messages = run_process(msgspec.structs.replace(config, model=model), monkeypatch, capsys)
     assert code == 0
-    assert {type(one) for one in messages} == {ReadingProgress, DataLine, ShownRecords}
+    assert {type(one) for one in messages} == {ReadingProgress, DataLine, ShownRecords, RowLengths}
+    (lengths,) = [one.lengths for one in messages if isinstance(one, RowLengths)]
+    assert len(lengths) == 2, "one record is held out"
 
 
 def test_the_process_refuses_an_invalid_configuration(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import pytest
@@ -73,6 +74,18 @@ def test_long_texts_stay_single_rather_than_be_recomputed() -> None:
     assert taken(found) == (1, 16)
     assert found.config.train.whole_layers > 20
     assert "2 would fit, but recompute more layers" in found.divided
+
+
+def test_rows_of_different_lengths_are_not_padded_for_the_sake_of_one_pass() -> None:
+    draw = random.Random(1)
+    lengths = [min(2048, max(16, round(410 * draw.lognormvariate(0, 0.7)))) for _ in range(512)]
+    config = divided(length=2048)
+    even, natural = (fit(config, LLAMA_1B, card(140), rows) for rows in ([410] * 512, lengths))
+    assert taken(even) == (16, 1)
+    assert taken(natural) == (4, 4)
+    assert "8 would fit, but recompute or pad more" in natural.divided
+    assert work_of_update(natural.config, 16, lengths) < work_of_update(even.config, 16, lengths)
+    assert fit(config, LLAMA_1B, card(140), lengths).config == natural.config, "it is repeatable"
 
 
 def test_what_a_single_sequence_needs_is_kept_for_more() -> None:
