@@ -13,6 +13,7 @@ _DECIDE_BATCHES = (
     "train.seed",
     "train.batch",
     "train.accumulate",
+    "train.sequences_per_update",
     "train.devices",
     "train.nodes",
 )
