@@ -1,7 +1,7 @@
 # make run    install what is missing, then open the app on the demo run
 # make test   install what is missing, then run the test suite, in two processes (WORKERS=1: in one)
 # make test-long   the same with the wide matrices and the libraries of all trackers
-# make check  formatting, lint, types, import contracts, size bars
+# make check  formatting, lint, types, import contracts, size bars; with -j2 in two processes
 # make faults       inject every fault a few times and print the table; part of make test
 # make faults-long  the same with the long counts, then the long forms of fuzzing and simulation;
 #                   ONLY=F18,F08 chooses faults
@@ -21,7 +21,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 LINKS := .links/fttui
 
-.PHONY: run test test-long check faults faults-long docs dist clean
+.PHONY: run test test-long check check-types check-rules faults faults-long docs dist clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -40,10 +40,14 @@ faults-long: $(VENV)/.installed-dev
 	@$(BIN)/python -m tests.faults --long $(if $(ONLY),--only $(ONLY))
 	@$(if $(ONLY),,$(BIN)/python -m tests.fuzz && $(BIN)/python -m tests.simulation)
 
-check: $(VENV)/.installed-dev $(LINKS)
+check: check-types check-rules
+
+check-types: $(VENV)/.installed-dev $(LINKS)
+	MYPYPATH=.links $(BIN)/mypy -p fttui.engine -p fttui.tui -p tests
+
+check-rules: $(VENV)/.installed-dev $(LINKS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	MYPYPATH=.links $(BIN)/mypy -p fttui.engine -p fttui.tui -p tests
 	PYTHONPATH=.links $(BIN)/lint-imports
 	$(BIN)/python -m pytest -q tests/contract/test_sizes.py
 

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,10 @@ FIXED = {
 FREE = ("NO_COLOR", "FORCE_COLOR", "FTTUI_RUNS", "PYTHONBREAKPOINT", "WORLD_SIZE", "RANK")
 SELDOM = (20_000, 20, 20)
 """Thresholds of the garbage collection; the usual ones, 700, 10 and 10, are for small programs."""
+FREEZE_S = 3.0
+"""Seconds of processor time between two exemptions from the garbage collection."""
 _runtime = pytest.StashKey[Path]()
+_frozen_at_s = pytest.StashKey[float]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -61,9 +65,26 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what is loaded out of all later searches for garbage, else a fifth of the time."""
-    gc.freeze()
+    _freeze(session.config)
     gc.set_threshold(*SELDOM)
     gc.enable()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Leave out what outlives a module, too: every training searches all the rest several times."""
+    yield
+    other = nextitem is None or nextitem.path != item.path
+    if other and time.process_time() - item.config.stash[_frozen_at_s] > FREEZE_S:
+        gc.collect()
+        _freeze(item.config)
+
+
+def _freeze(config: pytest.Config) -> None:
+    gc.freeze()
+    config.stash[_frozen_at_s] = time.process_time()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -49,6 +49,8 @@ def test_a_large_share_is_refused_without_consent(
     assert not runs.exists()
 
 
+# `make test` has consent and cached tokens in the demo, whose data are truncated.
+@pytest.mark.long
 def test_with_consent_run_uses_what_check_tokenized(
     tmp_path: Path, data: Path, config: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,8 @@ def test_the_demo_trains_and_saves(
         "--set", "checkpoint.every=2", runs=tmp_path, timeout_s=850,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"records \(\d+ %\) truncated to data\.max_length", result.stdout)
+    assert "tokenized data: from cache" in result.stdout.partition("run demo:")[2]
     found = events(only_run(tmp_path), tmp_path)
     steps = [event for event in found if event["type"] == "StepFinished"]
     assert [event["step"] for event in steps] == [1, 2]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from pathlib import Path
 
 from fttui.engine.protocol.commands import AddNote
 from fttui.engine.protocol.events import LogEmitted
@@ -70,18 +69,14 @@ def _remove(run: RunDirectory, name: str) -> float:
         shutil.rmtree(victim, ignore_errors=True)
     else:
         victim.unlink()
-    until(lambda: _is_back(victim), _HEARTBEATS_S * 5)
+    mark = victim if name else victim / "run.json"
+    until(mark.exists, _HEARTBEATS_S * 5)
     waited = time.monotonic() - started
     # From the journal: what a rank tells the stage lies in the folder that is removed.
     until(lambda: summarize(run).step > step + 1, 30.0)
     if victim.is_dir():
         until(lambda: CheckpointStore(run).all(), 30.0)
     return waited
-
-
-def _is_back(victim: Path) -> bool:
-    mark = victim / "run.json" if (victim / "checkpoints").exists() else victim
-    return victim.exists() and mark.exists()
 
 
 def _note(run: RunDirectory) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import events, fttui, only_run, start
-from tests.support.training import write_config
-from tests.support.waiting import until
+from tests.faults.stage import Stage
+from tests.support.cli import events, fttui
 
 mcp = pytest.importorskip("mcp")
 
-LIMITS = ["agents.rollbacks=1", "agents.per_hour=6"]
+LIMITS = {"agents__rollbacks": 1, "agents__per_hour": 6}
 
 
 class Agent:
@@ -35,14 +34,11 @@ class Agent:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 async def test_an_agent_looks_proposes_and_acts_within_its_limits(tmp_path: Path) -> None:
-    config, _ = write_config(tmp_path, "sft")
-    runs = tmp_path / "runs"
-    sets = [f"--set={one}" for one in ("train.steps=100000", "checkpoint.every=0", *LIMITS)]
-    engine = start("run", str(config), "--headless", *sets, runs=runs)
-    try:
-        until(lambda: list(runs.glob("*/run.json")), 60)
-        run = only_run(runs)
-        until(lambda: any(e["type"] == "StepFinished" for e in events(run, runs)), 90)
+    stage = Stage(tmp_path)
+    run = stage.new_run(train__devices=1, train__steps=100_000, checkpoint__every=0, **LIMITS)
+    runs = run.path.parent
+    with stage.start(run, ranks=1, hub=True) as engine:
+        engine.until_step(1)
         server = mcp.StdioServerParameters(
             command=sys.executable,
             args=["-m", "fttui.tui", "mcp", "--mode", "act", "--runs-dir", str(runs)],
@@ -52,11 +48,9 @@ async def test_an_agent_looks_proposes_and_acts_within_its_limits(tmp_path: Path
             tools = {tool.name for tool in (await client.list_tools()).tools}
             assert {"list_runs", "show_run", "get_metrics", "lr_scale", "rollback"} <= tools
             assert tools.isdisjoint({"confirm", "decline", "propose"})
-            await session(Agent(client, run), run, runs)
-        assert engine.wait(60) == 0
-    finally:
-        engine.kill()
-    issuers = {e["issuer"] for e in events(run, runs) if e["type"] == "CommandApplied"}
+            await session(Agent(client, run.id), run.id, runs)
+        assert engine.join(60) == [0]
+    issuers = {e["issuer"] for e in events(run.id, runs) if e["type"] == "CommandApplied"}
     assert any(issuer.startswith("agent ") for issuer in issuers)
 
 

@@ -12,19 +12,15 @@ from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.ls import event_line
 
+from .forks import run_forked
+
 FTTUI = [sys.executable, "-m", "fttui.tui"]
 
 
 def fttui(*arguments: str, runs: Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
     """Run the command to its end."""
-    return subprocess.run(
-        [*FTTUI, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        env={**os.environ, "FTTUI_RUNS": str(runs)},
-        check=False,
-    )
+    environ = {**os.environ, "FTTUI_RUNS": str(runs)}
+    return run_forked("fttui.tui", arguments, environ=environ, timeout_s=timeout_s)
 
 
 def start(*arguments: str, runs: Path) -> subprocess.Popen[str]:

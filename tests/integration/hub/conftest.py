@@ -4,8 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,9 +14,10 @@ from fttui.engine.run.processes.marks import read_endpoint
 from fttui.engine.run.run_dir import RunDirectory
 from tests.support import engine_double
 from tests.support.engine_double import make_run
+from tests.support.forks import Forked, fork_server
 from tests.support.waiting import until
 
-StartRun = Callable[..., tuple[RunDirectory, "subprocess.Popen[bytes]"]]
+StartRun = Callable[..., tuple[RunDirectory, Forked]]
 
 
 @pytest.fixture
@@ -37,13 +36,18 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def start_run(runs: Path) -> Iterator[StartRun]:
     """Starts an engine double as a process, with a hub unless told otherwise."""
-    processes: list[subprocess.Popen[bytes]] = []
+    processes: list[Forked] = []
 
     def start(*options: str, run: RunDirectory | None = None, idle_s: float = 600.0) -> object:
         run = run or make_run(runs, idle_s=idle_s)
-        program = [sys.executable, str(Path(engine_double.__file__)), str(run.path), *options]
         with open(run.engine_log, "ab") as log:
-            process = subprocess.Popen(program, stdout=log, stderr=log, start_new_session=True)
+            process = fork_server().start(
+                engine_double.__name__,
+                [str(run.path), *options],
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                own_session=True,
+            )
         processes.append(process)
         served = (lambda: run.engine.exists()) if "--no-hub" in options else lambda: hub_up(run)
         until(served)
