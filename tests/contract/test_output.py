@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@cache
 def _calls(folder: str) -> list[tuple[str, ast.Call]]:
     return [
         (f"{file.relative_to(ROOT)}:{node.lineno}", node)

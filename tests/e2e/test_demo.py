@@ -27,7 +27,8 @@ def test_the_demo_trains_and_saves(
     monkeypatch.setenv("FTTUI_CACHE", str(model_cache(pytestconfig)))
     result = fttui(
         "run", str(DEMO), "--headless", "--max-steps", "2", "--set", "data.eval_limit=4",
-        "--set", "checkpoint.every=2", runs=tmp_path, timeout_s=850,
+        "--set", "checkpoint.every=2", "--set", "data.train_limit=64",
+        runs=tmp_path, timeout_s=850,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr
     assert re.search(r"records \(\d+ %\) truncated to data\.max_length", result.stdout)
