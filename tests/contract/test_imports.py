@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from .links import ROOT, link_tree
 
 HEAVY = {"torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "numpy"}
@@ -18,12 +16,15 @@ LIGHT += ["fttui.engine.core", "fttui.engine.hub", "fttui.tui"]
 
 _LIST_MODULES = """
 import importlib, json, pkgutil, sys
-package = importlib.import_module(sys.argv[1])
-for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
-    deep = package.__name__ != "fttui.engine" or found.name.count(".") == 2 and not found.ispkg
-    if deep and not found.name.endswith("__main__"):
-        importlib.import_module(found.name)
-print(json.dumps(sorted({name.split(".")[0] for name in sys.modules})))
+loaded = {}
+for name in sys.argv[1:]:
+    package = importlib.import_module(name)
+    for found in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        deep = name != "fttui.engine" or found.name.count(".") == 2 and not found.ispkg
+        if deep and not found.name.endswith("__main__"):
+            importlib.import_module(found.name)
+    loaded[name] = sorted({name.split(".")[0] for name in sys.modules})
+print(json.dumps(loaded))
 """
 
 
@@ -60,12 +61,14 @@ def test_the_processes_of_run_and_export_start_without_the_training_stack() -> N
     assert loaded & (HEAVY - {"numpy"}) == set()
 
 
-@pytest.mark.parametrize("package", LIGHT)
-def test_light_packages_load_no_training_stack(package: str) -> None:
-    done = python("-c", _LIST_MODULES, package)
+def test_light_packages_load_no_training_stack() -> None:
+    done = python("-c", _LIST_MODULES, *LIGHT)
     assert done.returncode == 0, done.stderr
-    drawing = {"numpy"} if package == "fttui.tui" else set()
-    assert (HEAVY - drawing).isdisjoint(json.loads(done.stdout))
+    loaded = json.loads(done.stdout)
+    assert list(loaded) == LIGHT
+    for package, modules in loaded.items():
+        drawing = {"numpy"} if package == "fttui.tui" else set()
+        assert (HEAVY - drawing).isdisjoint(modules), package
 
 
 def test_the_command_line_starts_without_a_training_stack() -> None:
