@@ -28,6 +28,7 @@ from .messages import (
 )
 from .model_files import is_template_text
 from .schema import VERSION, DataSource, RunConfig, Section
+from .sections.forgetting import GENERAL
 from .yaml_tree import MOST_BYTES, Value, parse_scalar, parse_yaml, too_large
 
 RIVALS = (
@@ -394,8 +395,17 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     tracking = msgspec.structs.replace(
         config.tracking, folder=events and str(Path(events).expanduser().absolute())
     )
+    texts = config.forgetting.texts
+    forgetting = msgspec.structs.replace(
+        config.forgetting, texts=texts and (texts if texts == GENERAL else _absolute(texts, folder))
+    )
     return msgspec.structs.replace(
-        config, data=data, model=model, adapter=adapter, tracking=tracking
+        config,
+        data=data,
+        model=model,
+        adapter=adapter,
+        forgetting=forgetting,
+        tracking=tracking,
     )
 
 

@@ -23,6 +23,7 @@ from .sections.budget import BudgetConfig as BudgetConfig
 from .sections.budget import PriceConfig as PriceConfig
 from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
 from .sections.file_endings import without_ending
+from .sections.forgetting import ForgettingConfig as ForgettingConfig
 from .sections.mix import MixPhase as MixPhase
 from .sections.model import AdapterConfig as AdapterConfig
 from .sections.model import ModelConfig as ModelConfig
@@ -302,6 +303,7 @@ class RunConfig(Section, frozen=True, kw_only=True):
     preference: PreferenceConfig = PreferenceConfig()
     reward: RewardConfig = RewardConfig()
     eval: EvalConfig = EvalConfig()
+    forgetting: ForgettingConfig = ForgettingConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     guard: GuardConfig = GuardConfig()
     policy: PolicyConfig = PolicyConfig()

@@ -432,6 +432,16 @@ class UsageMeasured(Event, frozen=True, kw_only=True, tag="UsageMeasured"):
     usage: Usage
 
 
+class ForgettingBaseMeasured(Event, frozen=True, kw_only=True, tag="ForgettingBaseMeasured"):
+    """The next-token loss of the base model on general texts was measured, once for the run."""
+
+    loss: float
+    texts: int
+    tokens: int
+    digest: str
+    """Hash of the tokens, by which equal texts are recognized after a resume."""
+
+
 class DataFindingsChanged(Event, frozen=True, kw_only=True, tag="DataFindingsChanged"):
     """The findings about streamed training data have changed.
 
@@ -467,6 +477,7 @@ AnyEvent = (
     | RunEnded
     | DataFindingsChanged
     | UsageMeasured
+    | ForgettingBaseMeasured
 )
 
 

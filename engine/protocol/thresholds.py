@@ -20,5 +20,15 @@ TRAINING_KINDS = frozenset(
     {"spike", "divergence", "grad_explosion", "nonfinite", "collapse", "dead", "lr_misconfig"}
 )
 """Kinds of alerts that follow from one another: they all concern the weights and their updates."""
-LOWER_IS_BETTER = frozenset({"loss", "perplexity", "ce", "contrastive"})
+LOWER_IS_BETTER = frozenset(
+    {
+        "loss",
+        "perplexity",
+        "ce",
+        "contrastive",
+        "forgetting.loss",
+        "forgetting.rise",
+        "forgetting.balance",
+    }
+)
 """Metrics of an evaluation of which a lower value is better; of all others a higher value is."""

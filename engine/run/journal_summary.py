@@ -11,6 +11,7 @@ from ..protocol.events import (
     AnomalyResolved,
     CommandApplied,
     CommandFailed,
+    ForgettingBaseMeasured,
     Record,
     RunStarted,
     StepFinished,
@@ -40,6 +41,8 @@ class JournalSummary:
         """Ids of commands that were applied or failed."""
         self.unresolved: dict[str, int] = {}
         """Anomalies without a verdict → the step at which each was raised."""
+        self.forgetting_base: ForgettingBaseMeasured | None = None
+        """The newest loss of the base model on general texts."""
         self.tally = UsageTally()
         """What the run has used, as far as it was measured."""
 
@@ -70,6 +73,14 @@ class JournalSummary:
                     self.learning_rate = replace(self.learning_rate, scale=settings.lr_scale)
             case CommandFailed(id=ident):
                 self.answered.add(ident)
+            case _:
+                self._note(record)
+
+    def _note(self, record: Record) -> None:
+        """Take in what evaluations and the detector have found."""
+        match record.event:
+            case ForgettingBaseMeasured() as base:
+                self.forgetting_base = base
             case AnomalyRaised(id=ident):
                 self.unresolved[ident] = record.step
             case AnomalyResolved(id=ident):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ from ..errors import DataError
 from ..model.limits import limits_of
 from ..model.load import LoadedModel
 from ..protocol.settings import RunSettings, mix_text, why_not_mixed
+from ..run.data_sample import write_sample
+from ..run.run_dir import RunDirectory
 from .control.command_queue import CommandQueue
 from .control.control_state import ControlState
 from .controlled_session import open_control
@@ -36,6 +39,8 @@ from .distributed.place import RankPlace
 from .event_log import EventLog
 from .monitoring.monitor import TrainingMonitor
 from .session_start import SessionStart
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -162,3 +167,14 @@ def collator(
     text: Callable[[Any, int], Batch] = collate_packed if packed else collate_text
     collate = _COLLATORS.get(config.task, text)
     return lambda examples: collate(examples, pad)
+
+
+def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
+    """Write the sample of the data into the run folder, for the app's data screen.
+
+    If that fails, the log says so and the run goes on.
+    """
+    try:
+        write_sample(run, examples.sample)
+    except (OSError, UnicodeEncodeError) as error:
+        log.warning("the sample of the data cannot be written: %s", error)

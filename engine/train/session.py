@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -28,9 +27,8 @@ from ..model.adapter.initial import initialize_eva
 from ..model.limits import limits_of
 from ..model.load import LoadedModel, load_model
 from ..protocol.commands import Stop
-from ..protocol.events import NoteAdded, RunStarted
+from ..protocol.events import ForgettingBaseMeasured, NoteAdded, RunStarted
 from ..run.checkpoint_store import CheckpointStore, Manifest
-from ..run.data_sample import write_sample
 from ..run.identity.run_identity import RunIdentity
 from ..run.run_dir import RunDirectory
 from ..telemetry.gpu import BackgroundSampler
@@ -52,8 +50,9 @@ from .monitoring.sample_preview import SamplePreview
 from .monitoring.stream_findings import StreamFindings
 from .node_content import data_digest, require_same_on_nodes, weights_digest
 from .objectives.evaluator import Evaluator
+from .objectives.forgetting import forgetting_of
 from .objectives.row_losses import RowLossComputer
-from .run_data import Setup, collator, open_data
+from .run_data import Setup, collator, keep_sample, open_data
 from .session_start import SessionStart
 from .signals import StopSignals
 from .trainers import memory_probe
@@ -63,8 +62,6 @@ from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
 from .trainers.graphs_ahead import make_graphs_ahead
 from .trainers.strategy import average_of, averaged_weights, flow_of, state_of
-
-log = logging.getLogger(__name__)
 
 EVA_BATCHES = 256
 """Batches of training data, at most, from which `adapter.init: eva` takes activations."""
@@ -148,7 +145,8 @@ def _train(
     source, control = open_data(setup, start, event_log, queue, monitor)
     planned = memory_probe.planned_of(setup.config, trainer)
     ema = average_of(trainer, setup.loaded.model, setup.config.train.ema)
-    controlled = engine_trainer(setup, trainer, source, ema, event_log)
+    known_base = start.history.forgetting_base
+    controlled = engine_trainer(setup, trainer, source, ema, event_log, known_base)
     parts = SessionParts(
         config=setup.config,
         run=start.run,
@@ -178,7 +176,7 @@ def _train(
         if identity:
             identity.loaded()
         resumed = session.resume(start.resume, start.history, setup.plan.steps)
-        facts |= record_accepted(identity, event_log)
+        facts |= controlled.begin() | record_accepted(identity, event_log)
         known = with_data_settings(started, planned, source, control)
         event_log.record(describe(known, setup, resumed, facts))
 
@@ -273,17 +271,6 @@ def begin_with_inputs(
     )
 
 
-def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
-    """Write the sample of the data into the run folder, for the app's data screen.
-
-    If that fails, the log says so and the run goes on.
-    """
-    try:
-        write_sample(run, examples.sample)
-    except (OSError, UnicodeEncodeError) as error:
-        log.warning("the sample of the data cannot be written: %s", error)
-
-
 def monitor_of(
     setup: Setup, start: SessionStart, trainer: AnyTrainer, event_log: EventLog
 ) -> TrainingMonitor:
@@ -328,6 +315,7 @@ def engine_trainer(
     source: BatchSource,
     ema: WeightsEma | None,
     event_log: EventLog,
+    known_base: ForgettingBaseMeasured | None,
 ) -> EngineTrainer:
     """Return the trainer with the parts that save its state, evaluate it and free its memory.
 
@@ -345,7 +333,17 @@ def engine_trainer(
         weights=averaged_weights(trainer, ema),
     )
     offload = DeviceOffload(model, trainer, setup.place.device, ema)
-    return EngineTrainer(trainer, source, state_of(trainer, setup.loaded, ema), evaluator, offload)
+    forgetting = forgetting_of(
+        setup.config,
+        evaluator,
+        model,
+        setup.loaded.tokenizer,
+        setup.agreement,
+        known_base,
+        event_log.record,
+    )
+    state = state_of(trainer, setup.loaded, ema)
+    return EngineTrainer(trainer, source, state, evaluator, offload, forgetting)
 
 
 def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:

@@ -208,7 +208,7 @@ def embedder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tensor]:
         records = [PairRecord(word, word, word) for word in WORDS]
         settings = self._tokenizer, options, Findings(), lambda *_: None
         examples = tokenize_records(records, *settings)
-        batch = self._collate(examples)
+        batch = self._held_out.collate(examples)
         with self._evaluation_mode():
             hidden = self._trainer._forward(self._trainer.model, batch)
             texts = self._trainer.objective.pool(hidden, batch)

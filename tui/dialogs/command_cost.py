@@ -90,11 +90,10 @@ def consequence(state: AppState, command: Rollback, checkpoint: CheckpointView) 
     loss = given_up(state, checkpoint)
     schedule = state.run.last.lr_schedule if state.run.last else 0.0
     scale = state.run.lr_scale if command.lr_scale is None else command.lr_scale
-    price = state.run.tally.price
-    spent = [] if loss.used is None else energy_and_money(loss.used, price)
+    spent = energy_and_money(loss.used, state.run.tally.price) if loss.used else []
+    work = ", ".join([loss.words, *spent])
     rows = [
-        f"Back to step {checkpoint.step:,}; the rollback loses {loss.words} of work.",
-        *([f"That work has taken {' and '.join(spent)}, which stay spent."] if spent else []),
+        f"Back to step {checkpoint.step:,}; the rollback loses {work} of work.",
         f"{_afterwards(state)} as timeline {_next_timeline(state)}; the base model stays loaded.",
     ]
     kept = "" if command.lr_scale is not None else " (unchanged)"

@@ -6,6 +6,7 @@ from ..schema import RunConfig
 from .batch import check_batch
 from .budget import check_budget
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
+from .forgetting import check_forgetting
 from .machine import check_experts, check_hardware, check_model, check_vision
 from .objective import OBJECTIVE
 from .problem import Problem, require
@@ -46,5 +47,6 @@ __all__ = [
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Return the contradictions within a configuration, whatever machine it runs on."""
-    checks = (check_batch, check_budget, *OBJECTIVE, *DATA, *TRAINING, check_sharding)
+    own = (check_batch, check_budget, check_forgetting, check_sharding)
+    checks = (*own, *OBJECTIVE, *DATA, *TRAINING)
     return [problem for check in checks for problem in check(config)]

@@ -11,21 +11,25 @@ from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
 from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES
+from .forgetting import missing_texts
 from .problem import Problem
 from .source_paths import HUB_FILE, files_of_pattern, is_pattern
 
 
 def check_sources(config: RunConfig) -> list[Problem]:
-    """Return a problem for each source in `data.train` and `data.eval` whose files do not exist.
+    """Return a problem for each source of the data, and of general texts, that does not exist.
 
     Ids of Hub datasets are not looked up.
     """
     train = [("data.train", one.path) for one in config.data.sources]
     sources = (*train, ("data.eval", config.data.eval))
     return [
-        Problem(key, describe_missing(Path(source).expanduser()))
-        for key, source in sources
-        if source is not None and _is_missing(source)
+        *(
+            Problem(key, describe_missing(Path(source).expanduser()))
+            for key, source in sources
+            if source is not None and _is_missing(source)
+        ),
+        *missing_texts(config),
     ]
 
 

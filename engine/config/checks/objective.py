@@ -13,6 +13,7 @@ from ..tasks import (
     SCORED_KINDS,
     pair_losses_with,
 )
+from .forgetting import FORGETTING
 from .problem import Problem
 
 _PAIR_KINDS = ("infonce", "pairwise", "triplet", *SCORED_KINDS)
@@ -301,7 +302,7 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
     stop = config.train.early_stop
     wanted = {"checkpoint.best": config.checkpoint.best}
     wanted["train.early_stop.metric"] = stop.metric if stop else None
-    known = metrics_of(config)
+    known = [*metrics_of(config), *(FORGETTING if config.forgetting.texts else ())]
     for key, metric in wanted.items():
         if metric is None:
             continue

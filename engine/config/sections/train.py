@@ -33,9 +33,12 @@ Metric = Literal[
     "spearman",
     "reward_accuracy",
     "reward_margin",
+    "forgetting.loss",
+    "forgetting.rise",
+    "forgetting.balance",
 ]
-"""Metrics of evaluations; lower is better for loss, perplexity, ce and contrastive, higher for the
-others."""
+"""Metrics of evaluations; lower is better for loss, perplexity, ce, contrastive and those of
+forgetting, higher for the others. forgetting.balance is the loss plus forgetting.rise."""
 
 
 DEFAULT_ACCUMULATION = 8

@@ -20,8 +20,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """`<kind>-<step>`; unique within one timeline."""
     kind: str
-    """nonfinite, spike, divergence, grad_explosion, dead, plateau, overfit, collapse,
-    lr_misconfig, throughput_drop, straggler, vram_leak."""
+    """nonfinite, spike, divergence, grad_explosion, dead, plateau, overfit, forgetting,
+    collapse, lr_misconfig, throughput_drop, straggler, vram_leak."""
     severity: str
     """info (worth a line), watch (may become serious) or alarm (act)."""
     step: int

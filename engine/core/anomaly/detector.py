@@ -63,7 +63,8 @@ class Detector:
             record: `step`, `loss`, `grad_norm`, `lr`, `epoch`, `eval_loss`, `tokens` (of the step,
                 on all ranks), `tok_s`, `mem_allocated`, `rank_mem` (the same of every rank),
                 `loss_scale`, `rank_s` (each rank's own seconds); for contrastive runs `neg_cos`,
-                `contrastive` (that part of the loss) and `candidates`. Any may be missing or None;
+                `contrastive` (that part of the loss) and `candidates`; `forgetting` (the rise of
+                the loss on general texts) with `forgetting_limit`. Any may be missing or None;
                 a missing step is 0. Loss and norm may be NaN or infinite.
         """
         state = self._state
@@ -79,6 +80,8 @@ class Detector:
         evaluated = record.get("eval_loss")
         if evaluated is not None and math.isfinite(evaluated):
             found += self._overfit(evaluated, step)
+        if (rise := record.get("forgetting")) is not None:
+            found += self._forgets(rise, record["forgetting_limit"], step)
         if not found:
             return []
         for finding in found:
@@ -247,6 +250,17 @@ class Detector:
                 tail=tail,
             ),
         )
+
+    def _forgets(self, rise: float, limit: float, step: int) -> Findings:
+        state = self._state
+        self._verdicts += state.verdicts.update({"forgetting": rise}, step, state.back)
+        if not state.forgetting.update(rise, limit):
+            return ()
+        what, name = "rise of the loss on general texts", "its limit"
+        found = Finding(
+            kind="forgetting", severity=ALARM, what=what, value=rise, level=limit, level_name=name
+        )
+        return (found,)
 
     def _settings(self, record: _Record) -> Findings:
         """Return the findings about loss scale and collapse of a contrastive run."""

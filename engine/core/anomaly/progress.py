@@ -220,6 +220,17 @@ def _slope_t(values: list[float]) -> float:
     return slope / noise * math.sqrt(spread)
 
 
+class Forgetting(msgspec.Struct):
+    """Detects a loss on general texts that has risen above that of the base by too much."""
+
+    told: bool = False
+
+    def update(self, rise: float, limit: float) -> bool:
+        """Add a rise; return whether it is above the limit and was not before."""
+        told, self.told = self.told, rise > limit
+        return self.told and not told
+
+
 class Overfit(msgspec.Struct):
     """Detects an evaluation loss that rises while the training loss still falls."""
 

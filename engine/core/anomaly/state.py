@@ -12,7 +12,7 @@ from .alerts import Finding
 from .contrastive import Collapse
 from .instability import Instability, Strictness
 from .lr_checks import LossScale, LrZero, TopLr
-from .progress import FLAT_BLOCKS, Dead, NoLearning, Overfit, Plateau
+from .progress import FLAT_BLOCKS, Dead, Forgetting, NoLearning, Overfit, Plateau
 from .system import SLOW_RANK, Memory, Straggler, Throughput
 from .verdicts import Verdicts, Yardstick
 
@@ -70,6 +70,7 @@ class State(msgspec.Struct):
     learning: NoLearning = msgspec.field(default_factory=NoLearning)
     plateau: Plateau = msgspec.field(default_factory=Plateau)
     overfit: Overfit = msgspec.field(default_factory=Overfit)
+    forgetting: Forgetting = msgspec.field(default_factory=Forgetting)
     collapse: Collapse = msgspec.field(default_factory=Collapse)
     lr_zero: LrZero = msgspec.field(default_factory=LrZero)
     top_lr: TopLr = msgspec.field(default_factory=TopLr)
@@ -106,8 +107,9 @@ class State(msgspec.Struct):
                 by = Yardstick(
                     channel=f"memory {finding.rank}", level=now, margin=0.01 * now, records=60
                 )
-            case "overfit", _:
-                by = Yardstick(channel="eval", level=level, records=2, last=1)
+            case "overfit" | "forgetting", _:
+                channel = "eval" if finding.kind == "overfit" else finding.kind
+                by = Yardstick(channel=channel, level=level, records=2, last=1)
             case "straggler", _:
                 by = Yardstick(channel="lead", level=SLOW_RANK)
             case "dead" | "collapse", _:

@@ -79,6 +79,11 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "no adapter is attached, or no parameter requires a gradient",
     ),
     "overfit": ("too many epochs over too little data",),
+    "forgetting": (
+        "learning rate too high",
+        "too many steps on data that is unlike the general texts",
+        "a rank of the adapter, or trained modules, that the task does not need",
+    ),
     "throughput_drop": (
         "another process on this machine",
         "a hot, throttled device",
@@ -113,6 +118,7 @@ ADVICE: dict[str, str] = {
     ),
     "dead": "The model learns nothing: fix the configuration before you go on.",
     "overfit": "Keep the checkpoint with the best evaluation.",
+    "forgetting": "Mix general data into the training data, or train less of the model.",
     "throughput_drop": "Compare the time spent on data with the time spent computing.",
     "collapse": "Raise the temperature or the number of candidates before you go on.",
     "lr_misconfig": "Compare the learning rate with its schedule and the method's usual range.",
@@ -266,6 +272,16 @@ _FIXED: dict[str, tuple[Recommendation, ...]] = {
             "stop", "Saves and ends the run. More steps make it worse; the best checkpoint is kept."
         ),
         _action("eval", "Checks that with a fresh evaluation, and goes on."),
+    ),
+    "forgetting": (
+        _action(
+            "lr scale 0.5",
+            "Sets the learning rate to half of its schedule. The rise mostly ends, and the "
+            "evaluations to come show it.",
+        ),
+        _action(
+            "stop", "Saves and ends the run. An earlier checkpoint has forgotten less of the base."
+        ),
     ),
     "straggler": (
         _action(

@@ -13,6 +13,7 @@ NAMES = {
     "plateau": "Plateau",
     "dead": "No gradient",
     "overfit": "Overfitting",
+    "forgetting": "Forgetting",
     "throughput_drop": "Lower throughput",
     "collapse": "Collapse of representations",
     "lr_misconfig": "Unusable learning rate",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -76,6 +76,7 @@ class AnomalyMonitor:
         reporter: AnomalyReporter,
         *,
         leads: bool,
+        forgetting_limit: float | None = None,
     ) -> None:
         """Start without alerts.
 
@@ -84,10 +85,12 @@ class AnomalyMonitor:
             event_log: takes the verdicts.
             reporter: writes and announces a report for every alert.
             leads: whether this is rank 0.
+            forgetting_limit: rise of the loss on general texts that is an alarm; None raises none.
         """
         self._event_log = event_log
         self._reporter = reporter
         self._leads = leads
+        self._forgetting_limit = forgetting_limit
         self._detector = detector
         self.state = AnomalyMonitorState(
             detector=detector.live_state, loss=LossAverage(), norms=RecentNorms(), alerts=[]
@@ -177,9 +180,14 @@ class AnomalyMonitor:
         rows = self._look(alerts, seen)
         return self._raise_all(alerts, rows, refused, way_back) + self._resolve()
 
-    def evaluated(self, loss: float, way_back: FindWayBack) -> list[RecoveryCall]:
-        """Add an evaluation loss: raise its alerts and return calls for recovery."""
-        record = {"step": self._event_log.step, "eval_loss": loss}
+    def evaluated(self, metrics: Mapping[str, float], way_back: FindWayBack) -> list[RecoveryCall]:
+        """Add the metrics of an evaluation: raise its alerts and return calls for recovery."""
+        record = {"step": self._event_log.step, "eval_loss": metrics["loss"]}
+        if self._forgetting_limit is not None and "forgetting.rise" in metrics:
+            record |= {
+                "forgetting": metrics["forgetting.rise"],
+                "forgetting_limit": self._forgetting_limit,
+            }
         alerts = self._detector.update(record)
         self._usual = None
         return self._raise_all(alerts, None, "", way_back)

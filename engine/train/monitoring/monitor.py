@@ -134,7 +134,7 @@ class TrainingMonitor:
         """
         self._selection.evaluated(self._event_log.step, metrics)
         way_back = partial(self._planner.without_recovery, seen=self._anomalies.state)
-        for call in self._anomalies.evaluated(metrics["loss"], way_back):
+        for call in self._anomalies.evaluated(metrics, way_back):
             self._planner.call(call)
 
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
@@ -235,7 +235,13 @@ def build_monitor(
         falls_to_zero=config.task in COMPARING_TASKS,
         false_alarms=config.guard.false_alarms_per_10k_steps,
     )
-    anomalies = AnomalyMonitor(detector, event_log, reporter, leads=agreement.rank == 0)
+    anomalies = AnomalyMonitor(
+        detector,
+        event_log,
+        reporter,
+        leads=agreement.rank == 0,
+        forgetting_limit=config.forgetting.alarm,
+    )
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
     guard = Guard(budget=config.guard.nonfinite_budget)
     return TrainingMonitor(guard, anomalies, planner, selection, event_log)

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,15 @@ from .preference import evaluate_preferences
 from .reward import evaluate_rewards
 
 
+class HeldOut(NamedTuple):
+    """Examples that are evaluated, the shortest first."""
+
+    examples: Sequence[Any]
+    collate: Callable[[Sequence[Any]], Batch]
+    label: str
+    """What is done with them, for the progress."""
+
+
 class Evaluator:
     """Evaluates the weights, or their average, on held-out examples, each rank on its share."""
 
@@ -47,8 +56,8 @@ class Evaluator:
         self._config = config
         self._trainer = trainer
         self._tokenizer = tokenizer
-        self._examples = sorted(examples, key=lambda example: example.length)
-        self._collate = collate
+        ordered = sorted(examples, key=lambda example: example.length)
+        self._held_out = HeldOut(ordered, collate, "evaluating")
         self._agreement = agreement
         self._progress = event_log.progress
         self._weights = weights
@@ -62,7 +71,7 @@ class Evaluator:
 
     def __len__(self) -> int:
         """Return the number of held-out examples."""
-        return len(self._examples)
+        return len(self._held_out.examples)
 
     def evaluate(self, interrupted: Callable[[], bool]) -> EvalResult:
         """Return the loss and the metrics of the task over all held-out examples.
@@ -76,7 +85,9 @@ class Evaluator:
             EvaluationInterrupted: the run is to stop; nothing was changed.
         """
         started = time.monotonic()
-        metrics = self._batch.retry(lambda size: self._metrics(self._batches(size, interrupted)))
+        metrics = self._batch.retry(
+            lambda size: self._metrics(self._batches(self._held_out, size, interrupted))
+        )
         return EvalResult(metrics, time.monotonic() - started)
 
     def _metrics(self, batches: Iterator[Batch]) -> dict[str, float]:
@@ -90,13 +101,28 @@ class Evaluator:
                 return self._pairs(hidden, batches)
             return self._text(hidden, batches)
 
+    def next_token_loss(self, data: HeldOut, interrupted: Callable[[], bool]) -> float:
+        """Return the mean next-token loss over the targets of other examples; a collective.
+
+        Raises:
+            EvaluationInterrupted: the run is to stop; nothing was changed.
+        """
+        return self._batch.retry(lambda size: self._mean(self._batches(data, size, interrupted)))
+
+    def _mean(self, batches: Iterator[Batch]) -> float:
+        with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
+            return self._text(hidden, batches)["loss"]
+
     def _evaluation_mode(self) -> AbstractContextManager[None]:
         return evaluation_mode(self._trainer, self._weights)
 
-    def _batches(self, size: int, interrupted: Callable[[], bool]) -> Iterator[Batch]:
+    def _batches(
+        self, data: HeldOut, size: int, interrupted: Callable[[], bool]
+    ) -> Iterator[Batch]:
         """Yield this rank's batches, in as many rounds as rank 0, which has the most, needs.
 
         Args:
+            data: the examples.
             size: examples per batch.
             interrupted: asked before each batch.
 
@@ -104,8 +130,8 @@ class Evaluator:
             EvaluationInterrupted: the run is to stop.
         """
         ranks = self._agreement.world_size
-        own = self._examples[self._agreement.rank :: ranks]
-        total = math.ceil(math.ceil(len(self._examples) / ranks) / size)
+        own = data.examples[self._agreement.rank :: ranks]
+        total = math.ceil(math.ceil(len(data.examples) / ranks) / size)
         for number in range(total):
             if interrupted():
                 raise EvaluationInterrupted(
@@ -113,17 +139,11 @@ class Evaluator:
                 )
             examples = own[number * size : (number + 1) * size]
             if examples or self._config.train.shards:
-                batch = self._collate(examples) if examples else self._without_labels()
+                batch = data.collate(examples) if examples else _without_labels(data)
                 batch.pop("ids", None)
                 drop_weights(batch)
                 yield self._trainer._prepare_inputs(batch)
-            self._progress("evaluating", number + 1, total)
-
-    def _without_labels(self) -> Batch:
-        """Return a batch that counts nothing; the ranks of a sharded model run all passes."""
-        batch = self._collate(self._examples[:1])
-        batch["labels"] = torch.full_like(batch["labels"], IGNORED)
-        return batch
+            self._progress(data.label, number + 1, total)
 
     def _forward(self, hidden: HiddenStates, batch: Batch) -> Tensor:
         self._trainer.model(
@@ -213,3 +233,10 @@ class Evaluator:
             return_tensors="pt",
             return_dict=True,
         )
+
+
+def _without_labels(data: HeldOut) -> Batch:
+    """Return a batch that counts nothing; the ranks of a sharded model run all passes."""
+    batch = data.collate(data.examples[:1])
+    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    return batch

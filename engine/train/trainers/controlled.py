@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
@@ -10,6 +11,7 @@ from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
 from ..objectives.evaluator import Evaluator
+from ..objectives.forgetting import ForgettingMeter
 from ..position import Position
 from .build import AnyTrainer
 from .device_offload import DeviceOffload
@@ -26,12 +28,25 @@ class EngineTrainer:
         state: RepeatableState,
         evaluator: Evaluator,
         offload: DeviceOffload,
+        forgetting: ForgettingMeter | None = None,
     ) -> None:
         self._trainer = trainer
         self._data = data
         self._state = state
         self._evaluator = evaluator
         self._offload = offload
+        self._forgetting = forgetting
+
+    def begin(self) -> dict[str, str]:
+        """Measure what has to be measured before the next step; return facts about it.
+
+        Raises:
+            ConfigError: it can no longer be measured.
+        """
+        if self._forgetting is None:
+            return {}
+        self._forgetting.begin(self.position.step)
+        return {"general texts": self._forgetting.fact}
 
     @property
     def position(self) -> Position:
@@ -81,7 +96,13 @@ class EngineTrainer:
         Raises:
             EvaluationInterrupted: the run is to stop; nothing was changed.
         """
-        return self._evaluator.evaluate(interrupted)
+        found = self._evaluator.evaluate(interrupted)
+        if self._forgetting is None:
+            return found
+        started = time.monotonic()
+        more = self._forgetting.measure(found.metrics["loss"], interrupted)
+        seconds = found.seconds + time.monotonic() - started
+        return EvalResult({**found.metrics, **more}, seconds)
 
     def sample(self, prompt: str) -> str:
         """Generate text with the weights, or with their moving average if the run keeps one."""

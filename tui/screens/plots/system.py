@@ -77,7 +77,9 @@ class SystemScreen(PlotScreen):
         line, rows = self.query_one("#usage", TextLine), list(usage_rows(state.run))
         line.border_title = "used by all starts of the run"
         line.display = state.run.started is not None
-        if self.has_class("-short"):
+        compact = self.has_class("-short") or state.run.profile is not None
+        line.set_class(compact, "-compact")
+        if compact:
             line.put(assemble(*_joined(rows)))
             return
         looks = [assemble((f"{r.name:<14}", DIM), (r.text, WATCH if r.warns else "")) for r in rows]

@@ -23,6 +23,7 @@ METRICS = {
     "dead": "grad_norm",
     "throughput_drop": "tokens_per_s",
     "overfit": "eval.loss",
+    "forgetting": "eval.forgetting.rise",
 }
 """The curve that an alert of a kind is about; other kinds have none."""
 BACK_STEPS = 20

@@ -77,8 +77,8 @@ def test_a_rollback_says_what_the_lost_work_has_taken() -> None:
     lost = given_up(state, found)
     assert lost.used is not None
     assert lost.used.seconds == pytest.approx(40 * STEP_S)
-    assert consequence(state, back, found)[1] == (
-        "That work has taken 5.33 Wh and 0.16 EUR, which stay spent."
+    assert consequence(state, back, found)[0] == (
+        "Back to step 60; the rollback loses 40 steps, 3 m 12 s, 5.33 Wh, 0.16 EUR of work."
     )
 
 

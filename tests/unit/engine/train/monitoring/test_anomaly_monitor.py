@@ -210,7 +210,7 @@ def test_losses_and_norms_are_averaged(scene: Scene) -> None:
 
 def test_an_evaluation_is_one_record_without_samples(scene: Scene) -> None:
     scene.detector.alerts = [alert("overfit", 100, INFO), alert("divergence", 100)]
-    calls = scene.monitor.evaluated(2.5, scene.way_back)
+    calls = scene.monitor.evaluated({"loss": 2.5}, scene.way_back)
     assert scene.detector.records == [{"step": 100, "eval_loss": 2.5}]
     assert [e.id for e in scene.log.of(AnomalyRaised)] == ["overfit-100", "divergence-100"]
     assert calls == [RecoveryCall("divergence-100", "divergence at 100")]
