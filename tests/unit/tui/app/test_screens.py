@@ -383,6 +383,8 @@ async def test_every_action_does_its_deed_or_says_why_not(scene, monkeypatch) ->
             if reason is None:
                 await pilot.pause()
             acted = len(session.submitted) > before or len(app.screen_stack) > asked
+            if action.id == "run.race" and reason is None:  # only the app knows of no run folder
+                acted = "on the machine of its run" in "".join(remarks)
             assert acted is (reason is None), action.id
             if reason is not None:
                 assert remarks == [reason], action.id
