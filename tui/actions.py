@@ -146,6 +146,10 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("sample",), "inline",
     ),
     Action(
+        "run.chat", "i", "chat", "ask the base and the current weights, side by side",
+        RUN, ("chat",), "inline",
+    ),
+    Action(
         "run.stop", "x", "stop", "finish the step, write a checkpoint, end the run",
         RUN, ("stop",), "confirm", footer=6,
     ),
@@ -209,6 +213,7 @@ ACTIONS: tuple[Action, ...] = (
            "who changed what, when, and with what effect", GO),
     Action("go.system", "6", "system", "memory against the plan, GPUs, ranks, connection", GO),
     Action("go.samples", "7", "samples", "generated samples", GO),
+    Action("go.chat", "I", "chat", "answers of base and current weights, side by side", GO),
     Action("go.log", "8", "log", "the log of the run", GO),
     Action("go.config", "9", "config",
            "every key of the configuration and where its value comes from", GO),

@@ -14,7 +14,7 @@ import msgspec
 
 from ..config.data_reasons import EVERYTHING, REASONS, Reason, Unit
 from ..errors import DataError
-from ..protocol.events import DataFinding
+from ..protocol.event_parts import DataFinding
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..protocol.event_parts import DataFinding
 from ..protocol.events import (
     CheckpointSaved,
     CommandApplied,
-    DataFinding,
     EvalFinished,
     NoteAdded,
     Record,

@@ -7,7 +7,7 @@ import math
 
 import msgspec
 
-from .settings import LearningRate
+from .settings import LearningRate, RunSettings
 
 MOST_RAISED = 3.0
 """Factor above which a raised learning rate is taken for a typing error until it is confirmed."""
@@ -126,6 +126,38 @@ class GenerateSample(Command, frozen=True, kw_only=True, tag="GenerateSample"):
     prompt: str
 
 
+DEFAULT_TOKENS = 256
+"""Tokens of an answer in a chat, unless the command says otherwise."""
+
+
+class ChatTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier turn of a chat: its prompt and the answers to it."""
+
+    prompt: str
+    base: str = ""
+    """The answer of the base; empty if it gave none."""
+    now: str = ""
+    """The answer of the model as it was then."""
+
+
+class Chat(Command, frozen=True, kw_only=True, tag="Chat"):
+    """Answer a prompt by the base, with the adapter off, and by the current weights."""
+
+    prompt: str
+    system: str = ""
+    """The system prompt; empty for none."""
+    temperature: float = 0.0
+    """Temperature of the sampling; 0 for greedy decoding."""
+    tokens: int = DEFAULT_TOKENS
+    """Largest number of tokens of an answer."""
+    seed: int = 0
+    """Seed of the sampling, the same for all who answer."""
+    conversation: str = ""
+    """Name under which viewers put prompts and answers together; empty for a prompt on its own."""
+    turns: tuple[ChatTurn, ...] = ()
+    """The earlier turns; each answerer reads its own answers in them."""
+
+
 class SkipBatches(Command, frozen=True, kw_only=True, tag="SkipBatches"):
     """Skip the data of the next `steps` optimizer steps."""
 
@@ -177,7 +209,7 @@ SettingCommand = (
 
 TrainingAction = (
     SaveCheckpoint | Rollback | Recover | MeasureGradients | ProfileSteps | Evaluate
-    | AverageCheckpoints | GenerateSample | SkipBatches | AddNote | FindCulprits | Stop
+    | AverageCheckpoints | GenerateSample | Chat | SkipBatches | AddNote | FindCulprits | Stop
 )  # fmt: skip
 """Commands that a trainer carries out once."""
 
@@ -248,3 +280,35 @@ def _large_rate(value: float) -> str | None:
     if value < LARGEST_RATE:
         return None
     return f"{value:g} is large for a learning rate, and there is no step yet to compare it with"
+
+
+def undo_lr(_: AnyCommand, previous: RunSettings) -> ScaleLr:
+    """Return the command that restores the scale of the learning rate before a command."""
+    return ScaleLr(factor=previous.lr_scale)
+
+
+def undo_clip(_: AnyCommand, previous: RunSettings) -> SetClip:
+    """Return the command that restores the clip before a command."""
+    percentile = previous.clip_percentile
+    return SetClip(value=previous.clip if percentile is None else None, percentile=percentile)
+
+
+def undo_policy(command: AnyCommand, previous: RunSettings) -> SetPolicy:
+    """Return the command that restores the policy that a command has changed."""
+    if isinstance(command, SetPolicy) and command.nonfinite is not None:
+        return SetPolicy(nonfinite=previous.nonfinite)
+    return SetPolicy(autopilot=previous.autopilot)
+
+
+def undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
+    """Return the command that changes back only those samples that the command has changed."""
+    ids = command.ids if isinstance(command, Quarantine) else ()
+    if isinstance(command, Quarantine) and command.lift:
+        kept_out = previous.quarantine
+        return Quarantine(ids=tuple(i for i in ids if i in kept_out) if ids else kept_out)
+    return Quarantine(ids=tuple(i for i in ids if i not in previous.quarantine), lift=True)
+
+
+def undo_mix(_: AnyCommand, previous: RunSettings) -> SetMix:
+    """Return the command that restores the weights of the sources before a command."""
+    return SetMix(weights=previous.mix)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from .chat.words import chat_words, parse_chat
 from .command_args import (
     LIFT,
     CommandError,
@@ -36,6 +37,7 @@ from .command_kinds import (
     AddNote,
     AnyCommand,
     AverageCheckpoints,
+    Chat,
     Command,
     Confirm,
     Decline,
@@ -66,12 +68,17 @@ from .command_kinds import (
     TrainingCommand,
     lr_slip,
     proposal_name,
+    undo_clip,
+    undo_lr,
+    undo_mix,
+    undo_policy,
+    undo_quarantine,
 )
 from .settings import LearningRate, RunSettings
 from .states import RunState
 
 __all__ = [
-    "COMMANDS", "START_AGAIN", "AddNote", "AnyCommand", "AverageCheckpoints", "Command",
+    "COMMANDS", "START_AGAIN", "AddNote", "AnyCommand", "AverageCheckpoints", "Chat", "Command",
     "CommandError", "CommandSpec", "Confirm", "Decline", "Evaluate", "FindCulprits",
     "GenerateSample", "MeasureGradients", "OneShotCommand", "Pause", "ProfileSteps", "Propose",
     "Quarantine", "Recover", "ResetLr", "Resume", "Rollback", "RunSteps", "SaveCheckpoint",
@@ -159,60 +166,32 @@ _LIVE_OR_HALTED = _LIVE | {_S.HALTED}
 _ANY = _LIVE_OR_HALTED | {_S.STARTING, _S.STOPPING}
 
 
-def _undo_lr(_: AnyCommand, previous: RunSettings) -> ScaleLr:
-    return ScaleLr(factor=previous.lr_scale)
-
-
-def _undo_clip(_: AnyCommand, previous: RunSettings) -> SetClip:
-    percentile = previous.clip_percentile
-    return SetClip(value=previous.clip if percentile is None else None, percentile=percentile)
-
-
-def _undo_policy(command: AnyCommand, previous: RunSettings) -> SetPolicy:
-    if isinstance(command, SetPolicy) and command.nonfinite is not None:
-        return SetPolicy(nonfinite=previous.nonfinite)
-    return SetPolicy(autopilot=previous.autopilot)
-
-
-def _undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
-    """Return the command that changes back only those samples that the command has changed."""
-    ids = command.ids if isinstance(command, Quarantine) else ()
-    if isinstance(command, Quarantine) and command.lift:
-        kept_out = previous.quarantine
-        return Quarantine(ids=tuple(i for i in ids if i in kept_out) if ids else kept_out)
-    return Quarantine(ids=tuple(i for i in ids if i not in previous.quarantine), lift=True)
-
-
-def _undo_mix(_: AnyCommand, previous: RunSettings) -> SetMix:
-    return SetMix(weights=previous.mix)
-
-
 COMMANDS: tuple[CommandSpec, ...] = (
     CommandSpec(
         verb="lr scale", usage="lr scale FACTOR", title="change the LR",
         help="multiply the LR schedule by FACTOR",
         command=ScaleLr, parse=lambda a: ScaleLr(factor=number(one(a, "FACTOR"), "the factor")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip, gravity=6,
+        versioned=True, in_lineage=True, undo=undo_lr, slip=lr_slip, gravity=6,
     ),
     CommandSpec(
         verb="lr set", usage="lr set VALUE", title="change the LR",
         help="scale the schedule so that the LR is VALUE now",
         command=SetLr, parse=lambda a: SetLr(value=number(one(a, "VALUE"), "the learning rate")),
         legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr, slip=lr_slip, gravity=6,
+        versioned=True, in_lineage=True, undo=undo_lr, slip=lr_slip, gravity=6,
     ),
     CommandSpec(
         verb="lr reset", usage="lr reset", title="reset the LR",
         help="return to the unscaled schedule",
         command=ResetLr, parse=bare(ResetLr), legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_lr, gravity=6,
+        versioned=True, in_lineage=True, undo=undo_lr, gravity=6,
     ),
     CommandSpec(
         verb="clip", usage="clip VALUE | pNN | off", title="change the clip",
         help="set the max grad norm: a value, a percentile of recent norms, or off",
         command=SetClip, parse=parse_clip, legal=_LIVE, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_clip, gravity=5,
+        versioned=True, in_lineage=True, undo=undo_clip, gravity=5,
     ),
     CommandSpec(
         verb="pause", usage="pause [release]",
@@ -286,6 +265,11 @@ COMMANDS: tuple[CommandSpec, ...] = (
         legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
+        verb="chat", usage="chat [system=TEXT] [temperature=T] [tokens=N] PROMPT",
+        help="answer a prompt by the base, with the adapter off, and by the current weights",
+        command=Chat, parse=parse_chat, legal=_LIVE, kind="one_shot", effect="here",
+    ),
+    CommandSpec(
         verb="skip", usage="skip N", title="skip data",
         help="skip the data of the next N steps",
         command=SkipBatches, parse=lambda a: SkipBatches(steps=count(one(a, "N"), "N")),
@@ -301,21 +285,21 @@ COMMANDS: tuple[CommandSpec, ...] = (
         title="change the policy",
         help="set what happens on a non-finite number, or what the autopilot does about an anomaly",
         command=SetPolicy, parse=parse_policy, legal=_ANY, kind="setting", effect="next",
-        versioned=True, in_lineage=True, undo=_undo_policy, gravity=3, by_agents="confirmed",
+        versioned=True, in_lineage=True, undo=undo_policy, gravity=3, by_agents="confirmed",
     ),
     CommandSpec(
         verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
         help="keep samples out of training for good; lift lets these, or all, in again",
         command=Quarantine, parse=parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
-        versioned=True, in_lineage=True, undo=_undo_quarantine, gravity=4,
+        versioned=True, in_lineage=True, undo=undo_quarantine, gravity=4,
     ),
     CommandSpec(
         verb="mix", usage="mix NAME=WEIGHT… | reset", title="change the mix",
         help="mix the sources by these weights; reset returns to the configured ones",
         command=SetMix, parse=parse_mix, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
-        versioned=True, in_lineage=True, undo=_undo_mix, by_agents="confirmed",
+        versioned=True, in_lineage=True, undo=undo_mix, by_agents="confirmed",
     ),
     CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
@@ -407,8 +391,11 @@ def recorded_command(text: str) -> AnyCommand | None:
 def describe_command(command: AnyCommand) -> str:
     """Return the command as a person would type it; `parse_command` reads it back.
 
-    A note or prompt is not quoted, so one with quotes or backslashes is not read back.
+    A note or prompt is not quoted, so one with quotes or backslashes is not read back, and the
+    earlier turns of a chat are left out.
     """
+    if isinstance(command, Chat):
+        return shlex.join([spec_of(command).verb, *chat_words(command, whole=False)])
     if isinstance(command, Propose):
         return f"{spec_of(command).verb} {describe_command(command.command)}"
     words = command_words(command)
@@ -456,6 +443,8 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
         return mix_words(command.weights)
     if isinstance(command, AverageCheckpoints):
         return list(command.checkpoints) or [str(command.last)]
+    if isinstance(command, Chat):
+        return chat_words(command)
     values = (getattr(command, field) for field in command.__struct_fields__)
     return [_word(value) for value in values if value not in (None, "")]
 

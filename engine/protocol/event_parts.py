@@ -1,4 +1,4 @@
-"""Parts of events: recommended commands, norms of modules, profiles, culprits."""
+"""Parts of events: findings, recommended commands, norms of modules, profiles, culprits."""
 
 from __future__ import annotations
 

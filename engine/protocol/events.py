@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .chat.events import ChatAnswered, ChatAsked, ChatContinued
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
 from .event_parts import (
     CulpritSearch,
@@ -23,7 +24,7 @@ from .usage.amounts import Budget, Price, Usage
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Base of all events; the tag `k` on the wire is the class name."""
+    """Base of all events but those of a chat; the tag `k` on the wire is the class name."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
@@ -478,6 +479,9 @@ AnyEvent = (
     | DataFindingsChanged
     | UsageMeasured
     | ForgettingBaseMeasured
+    | ChatAsked
+    | ChatContinued
+    | ChatAnswered
 )
 
 

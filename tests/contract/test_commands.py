@@ -18,11 +18,13 @@ from fttui.engine.core.settings import (
     clip_now,
 )
 from fttui.engine.protocol.command_args import CommandError
+from fttui.engine.protocol.command_kinds import ChatTurn
 from fttui.engine.protocol.commands import (
     COMMANDS,
     AddNote,
     AnyCommand,
     AverageCheckpoints,
+    Chat,
     CommandSpec,
     Confirm,
     Decline,
@@ -79,6 +81,8 @@ EXAMPLES: list[AnyCommand] = [
     AverageCheckpoints(last=3),
     AverageCheckpoints(checkpoints=("step-000120", "200")),
     GenerateSample(prompt="Once upon a time"),
+    Chat(prompt="what is it?"),
+    Chat(prompt="-- tokens=3", system="be brief", temperature=0.5, tokens=9, seed=2),
     SkipBatches(steps=3),
     AddNote(text="new data from here on"),
     SetPolicy(nonfinite="rollback"),
@@ -122,6 +126,8 @@ UNQUOTED = [
     AddNote(text='it\'s  "x" \\ -- 3'),
     GenerateSample(prompt="say: 'a"),
     SaveCheckpoint(note="it's"),
+    Chat(prompt="tokens=3", conversation="c1", turns=(ChatTurn(prompt="a", base="b", now="'c"),)),
+    Chat(prompt="--"),
     Propose(command=SetMix(weights={"a b": 1, "it's=": 0})),
     Propose(command=AddNote(text="it's")),
 ]
@@ -132,7 +138,7 @@ def test_the_words_of_every_command_are_read_back(command: AnyCommand) -> None:
     assert parse_command(command_words(command)) == command
 
 
-@pytest.mark.parametrize("verb", ["note", "sample"])
+@pytest.mark.parametrize("verb", ["note", "sample", "chat"])
 def test_a_blank_text_is_no_text(verb: str) -> None:
     with pytest.raises(CommandError, match="needs a"):
         parse_command([verb, "  "])

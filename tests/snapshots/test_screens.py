@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from fttui.engine.core.reports.page import to_markdown
+from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued
 from fttui.engine.protocol.events import AnomalyRaised, StateChanged
 from fttui.engine.protocol.states import RunState
 from fttui.tui.app import FttuiApp
@@ -57,6 +58,22 @@ def ranks() -> Script:
         )  # fmt: skip
         script.records[-1] = msgspec.structs.replace(newest, event=event)
     return script
+
+
+def chatted() -> Script:
+    """A conversation whose second prompt is being answered."""
+    script = eventful()
+    both = ("base", "adapter")
+    script.add(ChatAsked(conversation="c1", prompt="How do I say thanks in Welsh?", answerers=both))
+    text = "In Welsh, the phrase for thanks is diolch, and for thank you very much diolch yn fawr."
+    script.add(ChatAnswered(answerer="base", text=text, tokens=48, seconds=1.9, ending="limit"))
+    script.add(
+        ChatAnswered(answerer="adapter", text="Diolch!", tokens=4, seconds=0.2, ending="end")
+    )
+    script.add(ChatAsked(conversation="c1", prompt="And please?", temperature=0.7, answerers=both))
+    script.add(ChatAnswered(answerer="base", text="Please is", tokens=9, seconds=0.4, ending="end"))
+    script.add(ChatContinued(answerer="adapter", start=0, text="Os gwel"))
+    return script.add(StateChanged(state=RunState.EVALUATING))
 
 
 def paused() -> Script:
@@ -109,6 +126,7 @@ SCENES: dict[str, Scene] = {
     "starting": (loading, (), None),
     "empty": (Script, (), None),
     "paused": (paused, (), None),
+    "chat": (chatted, ("I",), None),
     "halted": (halted, (), None),
     "failed": (failed, (), None),
     "lost": (eventful, (), lost),

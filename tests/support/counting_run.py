@@ -25,7 +25,7 @@ import fttui.engine.__main__ as engine_main
 from fttui.engine.config.load import load_config, parse_resolved
 from fttui.engine.data.batches.batch_source import Batch, SeenExamples
 from fttui.engine.hub.intake import ClockReading, Intake
-from fttui.engine.protocol.commands import Command, GenerateSample, parse_command
+from fttui.engine.protocol.commands import Chat, Command, GenerateSample, parse_command
 from fttui.engine.protocol.events import AnyEvent, RunStarted, StepFinished
 from fttui.engine.protocol.requests import Accepted, SubmitCommand
 from fttui.engine.protocol.states import RunState
@@ -120,7 +120,10 @@ class Counter:
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self.refuses: dict[type[Command], str] = {GenerateSample: "a counter has no words"}
+        self.refuses: dict[type[Command], str] = {
+            GenerateSample: "a counter has no words",
+            Chat: "a counter has no words",
+        }
         self.data = Numbers()
         self.can_evaluate = False
         self.counter = 1
@@ -141,6 +144,10 @@ class Counter:
     def sample(self, prompt: str) -> str:
         """Never called: the counter does not obey the command."""
         raise AssertionError(prompt)
+
+    def chat(self, chat: Chat, record: object, interrupted: object) -> str:
+        """Never called: the command is refused."""
+        raise AssertionError(chat)
 
     def release_memory(self) -> int:
         """Nothing is on a device."""

@@ -20,7 +20,7 @@ from fttui.engine.config.load import parse_resolved
 from fttui.engine.data.batches.batch_source import Batch, BatchSource, InMemoryBatches
 from fttui.engine.data.batches.sampler import BatchStream
 from fttui.engine.data.tokens.examples import Example, TextExample
-from fttui.engine.protocol.commands import Command, GenerateSample
+from fttui.engine.protocol.commands import Chat, Command, GenerateSample
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory
@@ -57,7 +57,10 @@ class PlainLoop:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.1)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda n: 1 - n / 100)
         self.position = position
-        self.refuses: dict[type[Command], str] = {GenerateSample: "it has no tokenizer"}
+        self.refuses: dict[type[Command], str] = {
+            GenerateSample: "it has no tokenizer",
+            Chat: "it has no tokenizer",
+        }
         self.data = batch_source()
         self.can_evaluate = True
         self._move(0)
@@ -87,6 +90,10 @@ class PlainLoop:
     def sample(self, prompt: str) -> str:
         """Never called: the loop does not obey the command."""
         raise AssertionError(prompt)
+
+    def chat(self, chat: Chat, record: object, interrupted: object) -> str:
+        """Never called: the command is refused."""
+        raise AssertionError(chat)
 
     def release_memory(self) -> int:
         """Nothing is on a device."""

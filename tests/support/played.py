@@ -10,11 +10,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import msgspec
+
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.commands import parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
-    Event,
     LogEmitted,
     Record,
     StateChanged,
@@ -28,7 +29,7 @@ from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.event_log import EventLog
 from fttui.engine.train.journal_writer import JournalWriter
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=msgspec.Struct)
 
 
 @dataclass

@@ -30,6 +30,10 @@ class ThreadAgreement:
         self._barrier.wait(_PATIENCE_S)
         return found
 
+    def rows(self, values: list[float]) -> list[list[float]]:
+        """The values of all ranks."""
+        return self.exchange(values)
+
     def share(self, data: bytes) -> bytes:
         """The bytes of rank 0."""
         return bytes(self.exchange(data)[0])

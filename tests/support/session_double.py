@@ -35,6 +35,7 @@ from fttui.engine.protocol.commands import (
     parse_command,
     why_illegal,
 )
+from fttui.engine.protocol.event_parts import DataFinding
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -42,7 +43,6 @@ from fttui.engine.protocol.events import (
     CheckpointSaved,
     CommandAccepted,
     CommandApplied,
-    DataFinding,
     EvalFinished,
     LogEmitted,
     NoteAdded,

@@ -127,10 +127,12 @@ def _send(options: argparse.Namespace) -> int:
 def _report(command: AnyCommand, outcome: CommandOutcome, *, as_json: bool) -> int:
     """Print the outcome of a command and return the exit code."""
     if as_json:
-        say_json(asdict(outcome))
+        say_json(
+            {key: value for key, value in asdict(outcome).items() if key != "answers" or value}
+        )
     else:
         tell = say if outcome.status == "applied" else warn
-        tell(sentence(command, outcome))
+        tell("\n\n".join([sentence(command, outcome), *answers(outcome)]))
     return _EXIT_CODES[outcome.status]
 
 
@@ -303,6 +305,11 @@ def require_engine(run: RunDirectory) -> None:
             f"{run.resume_hint}"
         )
     require_own_process(engine, "the engine")
+
+
+def answers(outcome: CommandOutcome) -> list[str]:
+    """Return the answers to the prompt of a chat, each below the name of who has given it."""
+    return [f"{who}:\n{text}" for who, text in outcome.answers.items()]
 
 
 def sentence(command: AnyCommand, outcome: CommandOutcome) -> str:

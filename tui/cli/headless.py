@@ -16,8 +16,10 @@ import msgspec
 
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol import events as ev
+from fttui.engine.protocol.chat.events import ChatAnswered
 from fttui.engine.protocol.codec import DecodeError, decode_record
 from fttui.engine.protocol.culprit_text import culprit_headline
+from fttui.engine.protocol.event_parts import DataFinding
 from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.step_memory import memory_in_use
 from fttui.engine.protocol.usage.amounts import Price
@@ -148,8 +150,14 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             yield from _word_lines(event, step)
 
 
-def _finding_lines(findings: Sequence[ev.DataFinding]) -> Iterator[str]:
+def _finding_lines(findings: Sequence[DataFinding]) -> Iterator[str]:
     yield from (f"data: {found.line}" for found in findings)
+
+
+def _generated(event: ev.SampleGenerated | ChatAnswered, step: int) -> str:
+    if isinstance(event, ChatAnswered):
+        return f"chat at step {step}: {event.answerer}: {event.text!r}"
+    return f"sample at step {step}: {event.prompt!r} → {event.text!r}"
 
 
 def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
@@ -167,8 +175,8 @@ def _word_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
             yield f"anomaly {id_}: {verdict}"
         case ev.NoteAdded(text=text):
             yield f"note at step {step}: {text}"
-        case ev.SampleGenerated(prompt=prompt, text=text):
-            yield f"sample at step {step}: {prompt!r} → {text!r}"
+        case ev.SampleGenerated() | ChatAnswered():
+            yield _generated(event, step)
         case ev.LogEmitted(level=level, text=text) if level in {"warning", "error"}:
             yield f"{level}: {text}"
         case ev.RunEnded(state=state, error=error, checkpoint=checkpoint):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.protocol.commands import AnyCommand, CommandSpec, Confirm, describe_command
+from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked
+from fttui.engine.protocol.commands import AnyCommand, Chat, CommandSpec, Confirm, describe_command
 from fttui.engine.protocol.events import (
     CommandApplied,
     CommandFailed,
@@ -50,6 +51,8 @@ class CommandOutcome:
     """Why the command had no effect, or why an applied stop was not recorded."""
     seconds: float = 0.0
     """Seconds from the hub's acceptance to the effect."""
+    answers: dict[str, str] = field(default_factory=dict)
+    """The answers to the prompt of a chat, by who has given them."""
 
 
 def send_command(
@@ -89,6 +92,8 @@ class _CommandWait:
         self._applying_since = 0.0
         self._detail = ""
         self._dead_beats = 0
+        self._answers: dict[str, str] = {}
+        """The answers to the newest prompt of a chat."""
         self._held = False
         """Training is paused or halted already, so no further event says that it holds."""
 
@@ -137,6 +142,10 @@ class _CommandWait:
 
     def _on_record(self, record: Record) -> None:
         match record.event:
+            case ChatAsked():
+                self._answers = {}
+            case ChatAnswered(answerer=answerer, text=text):
+                self._answers[answerer] = text
             case CommandApplied(id=id_) as event if id_ == self._id:
                 self._on_applied(event, record)
             case StateChanged(state=state) if state.held and self._applying:
@@ -199,6 +208,7 @@ class _CommandWait:
         reason: str = "",
         seconds: float = 0.0,
     ) -> CommandOutcome:
+        asked = isinstance(self._command, Chat) and status == "applied"
         return CommandOutcome(
             id=self._id,
             command=describe_command(self._command),
@@ -209,4 +219,5 @@ class _CommandWait:
             new=new,
             reason=reason,
             seconds=seconds,
+            answers=dict(self._answers) if asked else {},
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fttui.engine.protocol.commands import (
     AnyCommand,
+    Chat,
     Evaluate,
     GenerateSample,
     MeasureGradients,
@@ -25,7 +26,11 @@ FAULT_LIFETIME_S = 600.0
 """Seconds for which a warning, an error or a failed command is shown."""
 WORDS = 60
 """Characters of a sample that are shown."""
-SCREENS: dict[type, str] = {GenerateSample: "go.samples", MeasureGradients: "go.gradients"}
+SCREENS: dict[type, str] = {
+    GenerateSample: "go.samples",
+    Chat: "go.chat",
+    MeasureGradients: "go.gradients",
+}
 """Action that shows the result of a command in full."""
 
 

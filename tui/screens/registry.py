@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .base import RunScreen
+from .chat import ChatScreen
 from .plots.compare import CompareScreen
 from .plots.dashboard import DashboardScreen
 from .plots.gradients import GradientsScreen
@@ -26,6 +27,7 @@ SCREENS: dict[str, type[RunScreen]] = {
     "interventions": InterventionsScreen,
     "system": SystemScreen,
     "samples": SamplesScreen,
+    "chat": ChatScreen,
     "log": LogScreen,
     "config": ConfigScreen,
     "data": DataScreen,

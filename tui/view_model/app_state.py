@@ -10,6 +10,7 @@ from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 
+from .chat.draft import ChatDraft
 from .config_view import ConfigView
 from .connection_port import (
     BeatArrived,
@@ -58,6 +59,8 @@ class AppState:
     """Sequence number up to which the history must be read to replace the preview."""
     link: LinkView = field(default_factory=LinkView)
     plot: PlotView = field(default_factory=PlotView)
+    chat: ChatDraft = field(default_factory=ChatDraft)
+    """What the next prompt of a chat is sent with."""
     config: ConfigView = field(default_factory=ConfigView)
     """The run's configuration; empty until it was read or received."""
     data_sample: tuple[SampleRecord, ...] = ()

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued, ChatEvent
 from fttui.engine.protocol.commands import AnyCommand, Decline, Propose
 from fttui.engine.protocol.events import (
     AnomalyRaised,
@@ -44,6 +45,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
+from .chat.exchange import folded
 from .command_effect import holds
 from .incidents.alarm import Anomaly, incident_of
 from .incidents.cause import incident_meant
@@ -389,6 +391,10 @@ def _sample_generated(view: RunView, record: Record, event: SampleGenerated) -> 
     return replace(view, samples=(*view.samples, sample)[-LIST_LIMIT:])
 
 
+def _chatted(view: RunView, record: Record, event: ChatEvent) -> RunView:
+    return replace(view, chats=folded(view.chats, record, event)[-LIST_LIMIT:])
+
+
 def _run_ended(view: RunView, record: Record, event: RunEnded) -> RunView:
     view = replace(
         view, interventions=view.interventions.overtaken("the run ended before training had paused")
@@ -425,6 +431,9 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     NoteAdded: _note_added,
     LogEmitted: _log_emitted,
     SampleGenerated: _sample_generated,
+    ChatAsked: _chatted,
+    ChatContinued: _chatted,
+    ChatAnswered: _chatted,
     RunEnded: _run_ended,
     DataFindingsChanged: _data_findings_changed,
 }

@@ -9,9 +9,9 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
+from fttui.engine.protocol.event_parts import DataFinding
 from fttui.engine.protocol.events import (
     AutopilotDecided,
-    DataFinding,
     EvalFinished,
     GradientsMeasured,
     ProgressMade,
@@ -25,6 +25,7 @@ from fttui.engine.protocol.usage.amounts import Usage
 from fttui.engine.protocol.usage.tally import UsageTally
 
 from .branches import CLIPPED, EVAL, USAGE, Branch, live_ends, series_on, value_on
+from .chat.exchange import Exchanges
 from .incidents.alarm import Anomaly
 from .incidents.fold import IncidentRecords, incidents_of
 from .incidents.incident import Incident, ProbationSeen, RollbackMade, current_of
@@ -161,6 +162,8 @@ class RunView:
     marks: tuple[Mark, ...] = ()
     log: tuple[LogLine, ...] = ()
     samples: tuple[GeneratedSample, ...] = ()
+    chats: Exchanges = ()
+    """Prompts to base and current weights with their answers, the oldest first."""
     rollbacks: tuple[RollbackMade, ...] = ()
     probations: tuple[ProbationSeen, ...] = ()
     """The probations that have ended."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..events import DataFinding
+from ..event_parts import DataFinding
 from .sample import SampleRecord
 
 

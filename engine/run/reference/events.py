@@ -7,7 +7,7 @@ from typing import get_args
 import msgspec
 
 from ...protocol import event_parts
-from ...protocol.events import AnyEvent, DataFinding, Record
+from ...protocol.events import AnyEvent, Record
 from ...protocol.settings import RunSettings
 from ...protocol.states import RunState
 from .tables import first_lines, row, struct_section
@@ -29,7 +29,7 @@ explains how the journal stores records, and [protocol](wire.md) how they reach 
 Generated from `engine/protocol/` with `python -m fttui.engine.run.reference docs/reference`.
 """
 PARTS: tuple[type[msgspec.Struct], ...] = (
-    DataFinding,
+    event_parts.DataFinding,
     event_parts.RecommendedCommand,
     event_parts.ModuleFlow,
     event_parts.ProfilePart,

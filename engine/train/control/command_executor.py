@@ -19,6 +19,7 @@ from ...errors import CheckpointError
 from ...protocol.commands import (
     AddNote,
     AverageCheckpoints,
+    Chat,
     Evaluate,
     FindCulprits,
     GenerateSample,
@@ -155,8 +156,8 @@ class CommandExecutor:
                 outcome = self._measure(command)
             case Evaluate():
                 outcome = "", self._evaluate_on_command()
-            case GenerateSample(prompt=prompt):
-                outcome = "", self._sample(prompt)
+            case GenerateSample() | Chat():
+                outcome = "", self._generate(command)
             case SkipBatches(steps=steps):
                 outcome = self._skip(steps)
             case AddNote(text=text):
@@ -424,6 +425,16 @@ class CommandExecutor:
         text: str = self._in_state(RunState.EVALUATING, lambda: self._trainer.sample(prompt))
         self._event_log.record(SampleGenerated(prompt=prompt, text=text))
         return text
+
+    def _generate(self, command: GenerateSample | Chat) -> str:
+        """Return the text that was generated, or how long the answers of a chat are."""
+        if isinstance(command, GenerateSample):
+            return self._sample(command.prompt)
+        record, interrupted = self._event_log.record, self._ends_evaluation
+        told: str = self._in_state(
+            RunState.EVALUATING, lambda: self._trainer.chat(command, record, interrupted)
+        )
+        return told
 
     def _in_state(self, state: RunState, action: Callable[[], Any]) -> Any:
         before = self._event_log.state

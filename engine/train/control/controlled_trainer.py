@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ...data.batches.batch_source import Batch, SeenExamples
 from ...data.batches.mixing import MixChanges
-from ...protocol.commands import Command
+from ...protocol.commands import Chat, Command
+from ...protocol.events import AnyEvent
 from ..checkpoint.exact_state import ExactState
 from ..position import Position
 
@@ -112,6 +113,23 @@ class ControlledTrainer(Protocol):
 
     def sample(self, prompt: str) -> str:
         """Return the text that the model generates for a prompt."""
+
+    def chat(
+        self, chat: Chat, record: Callable[[AnyEvent], None], interrupted: Callable[[], bool]
+    ) -> str:
+        """Answer a prompt by the base and by the current weights; every rank enters this together.
+
+        Args:
+            chat: the prompt and how to answer it.
+            record: called with the events of the chat, on rank 0.
+            interrupted: asked by all ranks together; True ends the chat.
+
+        Returns:
+            How many tokens each answer has, in words.
+
+        Raises:
+            Impossible: the prompt cannot be answered; nothing was changed.
+        """
 
     def release_memory(self) -> int:
         """Free the memory of this rank's device and return the number of bytes freed."""

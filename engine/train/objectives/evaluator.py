@@ -22,6 +22,7 @@ from ...model.hidden import HiddenStates, lm_head_of
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
+from .chat import ChatModel, ChatResponder, chat_notes, why_no_base
 from .contrastive import PairTexts, across_ranks, join
 from .evaluation_batch import EvaluationBatch
 from .evaluation_mode import evaluation_mode
@@ -223,6 +224,20 @@ class Evaluator:
             )
         new = output[0, inputs["input_ids"].shape[1] :]
         return str(self._tokenizer.decode(new, skip_special_tokens=True))
+
+    @property
+    def responder(self) -> ChatResponder:
+        """What answers chats by the base, and by the weights or their average."""
+        answering = ChatModel(
+            model=self._trainer.model,
+            tokenizer=self._tokenizer,
+            device=self._trainer.args.device,
+            running=self._evaluation_mode,
+            no_base=why_no_base(self._config),
+            sharded=self._config.train.shards,
+            notes=chat_notes(self._config),
+        )
+        return ChatResponder(answering, self._agreement)
 
     def _encode(self, prompt: str) -> Any:
         if not self._tokenizer.chat_template:

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
-from ...protocol.commands import AverageCheckpoints, Command, GenerateSample, MeasureGradients
+from ...protocol.commands import AverageCheckpoints, Chat, Command, GenerateSample, MeasureGradients
+from ...protocol.events import AnyEvent
 from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
 from ..loop.optimizers import set_lr
@@ -58,7 +59,8 @@ class EngineTrainer:
         """The commands that this trainer cannot carry out, with the reasons."""
         refused: dict[type[Command], str] = {}
         if isinstance(self._trainer, RewardTrainer):
-            refused[GenerateSample] = "a reward model scores texts and generates none"
+            nothing = "a reward model scores texts and generates none"
+            refused |= {GenerateSample: nothing, Chat: nothing}
         if self._trainer.sharded is not None:
             refused[MeasureGradients] = (
                 "with train.strategy: fsdp a rank has a part of each gradient"
@@ -107,6 +109,24 @@ class EngineTrainer:
     def sample(self, prompt: str) -> str:
         """Generate text with the weights, or with their moving average if the run keeps one."""
         return self._evaluator.sample(prompt)
+
+    def chat(
+        self, chat: Chat, record: Callable[[AnyEvent], None], interrupted: Callable[[], bool]
+    ) -> str:
+        """Answer a prompt by the base and by the current weights, or by their moving average.
+
+        Args:
+            chat: the prompt and how to answer it.
+            record: called with the events of the chat, on rank 0.
+            interrupted: asked by all ranks together; True ends the chat.
+
+        Returns:
+            How many tokens each answer has, in words.
+
+        Raises:
+            Impossible: the prompt cannot be answered; nothing was changed.
+        """
+        return self._evaluator.responder.answer(chat, record, interrupted)
 
     def release_memory(self) -> int:
         """Move everything on this rank's device to the host; return the number of bytes freed."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ...protocol.commands import (
     AverageCheckpoints,
+    Chat,
     Command,
     Evaluate,
     FindCulprits,
@@ -37,6 +38,7 @@ from .trainer import tokenizer_of
 _GOING_BACK: tuple[type[Command], ...] = (Rollback, Recover)
 _REPLAYING: tuple[type[Command], ...] = (*_GOING_BACK, SkipBatches)
 _OF_SHARDS: tuple[type[Command], ...] = (
+    Chat,
     SaveCheckpoint,
     MeasureGradients,
     SetClip,
@@ -100,7 +102,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
     if trainer.eval_dataset is None:
         refused[Evaluate] = "the trainer has no eval_dataset"
     if reason := _why_no_sample(trainer):
-        refused[GenerateSample] = reason
+        refused |= {GenerateSample: reason, Chat: refused.get(Chat, reason)}
     return Capabilities(refused, exact=not backwards)
 
 

@@ -171,7 +171,12 @@ def begin_session(watched: Watched) -> HfSession:
     memory.stepped()
     state = ForeignState(_parts(trainer), memory, watched.tape, event_log.position)
     controlled = HfControlledTrainer(
-        trainer, event_log.position, state, watched.tape, watched.capabilities.refused
+        trainer,
+        event_log.position,
+        state,
+        watched.tape,
+        watched.capabilities.refused,
+        agreement,
     )
     session, monitor, _ = control_trainer(
         config,

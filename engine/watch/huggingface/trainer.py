@@ -10,10 +10,13 @@ from typing import Any
 
 import torch
 
-from ...protocol.commands import Command
+from ...protocol.commands import Chat, Command
+from ...protocol.events import AnyEvent
 from ...train.checkpoint.rng import capture_rng, restore_rng
 from ...train.control.command_scheduler import Impossible
 from ...train.control.controlled_trainer import EvalResult, EvaluationInterrupted
+from ...train.distributed.agreement import Agreement
+from ...train.objectives.chat import ChatModel, ChatResponder
 from ...train.position import Position
 from ..batch_tape import BatchTape
 from ..foreign_state import ForeignState
@@ -33,8 +36,10 @@ class HfControlledTrainer(ForeignTrainer):
         state: ForeignState,
         data: BatchTape,
         refuses: Mapping[type[Command], str],
+        agreement: Agreement,
     ) -> None:
         super().__init__(trainer.optimizer, position, state, data, refuses)
+        self._agreement = agreement
         self._trainer = trainer
         self.evaluating = False
         """Whether an evaluation of fttui is under way, whose figures the executor records."""
@@ -111,6 +116,39 @@ class HfControlledTrainer(ForeignTrainer):
         except Exception as error:
             raise Impossible(_in_script("generation", error)) from error
 
+    def chat(
+        self, chat: Chat, record: Callable[[AnyEvent], None], interrupted: Callable[[], bool]
+    ) -> str:
+        """Answer a prompt by the base and by the current weights of the script's model.
+
+        Args:
+            chat: the prompt and how to answer it.
+            record: called with the events of the chat, on rank 0.
+            interrupted: asked by all ranks together; True ends the chat.
+
+        Returns:
+            How many tokens each answer has, in words.
+
+        Raises:
+            Impossible: the prompt cannot be answered; nothing was changed.
+        """
+        trainer = self._trainer
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        answering = ChatModel(
+            model=model,
+            tokenizer=tokenizer_of(trainer),
+            device=trainer.args.device,
+            running=self._generating,
+            no_base=why_no_base(model),
+        )
+        return ChatResponder(answering, self._agreement).answer(chat, record, interrupted)
+
+    @contextmanager
+    def _generating(self) -> Iterator[None]:
+        with self._unchanged():
+            self._trainer.model.eval()
+            yield
+
     @torch.no_grad()
     def _generate(self, prompt: str) -> str:
         trainer, tokenizer = self._trainer, tokenizer_of(self._trainer)
@@ -127,6 +165,20 @@ class HfControlledTrainer(ForeignTrainer):
             pad_token_id=tokenizer.pad_token_id,
         )
         return str(tokenizer.decode(output[0, length:], skip_special_tokens=True))
+
+
+_CHANGES_BASE = ("pissa", "olora", "corda", "lora_ga", "loftq")
+"""Beginnings of the initializations of PEFT that change the base weights."""
+
+
+def why_no_base(model: Any) -> str:
+    """Return why a model without its adapter is not the base; empty if it is."""
+    configs = getattr(model, "peft_config", None)
+    if not isinstance(configs, Mapping) or not hasattr(model, "disable_adapter"):
+        return "the model has no adapter of PEFT, so that no base is in memory"
+    found = (str(getattr(one, "init_lora_weights", "")) for one in configs.values())
+    changed = next((one for one in found if one.startswith(_CHANGES_BASE)), "")
+    return changed and f"init_lora_weights: {changed} has changed the base weights"
 
 
 def _in_script(what: str, error: Exception) -> str:

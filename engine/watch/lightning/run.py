@@ -24,6 +24,7 @@ from torch.nn.utils import get_total_norm
 
 from ...protocol.commands import (
     AverageCheckpoints,
+    Chat,
     Command,
     Evaluate,
     FindCulprits,
@@ -53,6 +54,7 @@ REFUSED: dict[type[Command], str] = {
     AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "Lightning validates by itself (val_check_interval)",
     GenerateSample: "the module has no tokenizer that fttui knows",
+    Chat: "the module has no tokenizer that fttui knows",
     SaveCheckpoint: "Lightning saves with its ModelCheckpoint",
     Rollback: _POSITION,
     Recover: _POSITION,

@@ -23,6 +23,7 @@ from torch import nn
 
 from ...protocol.commands import (
     AverageCheckpoints,
+    Chat,
     Command,
     Evaluate,
     FindCulprits,
@@ -51,6 +52,7 @@ REFUSED: dict[type[Command], str] = {
     AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "the loop evaluates by itself",
     GenerateSample: "the loop has no tokenizer that fttui knows",
+    Chat: "the loop has no tokenizer that fttui knows",
 }
 """Commands that a plain loop cannot obey, with the reason."""
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...protocol.commands import Chat
+from ...protocol.events import AnyEvent
 from ...train.control.controlled_trainer import EvalResult
 from ...train.position import Position
 from ..foreign_state import group_lrs
@@ -44,5 +46,11 @@ class LoopTrainer(ForeignTrainer):
         raise NotImplementedError
 
     def sample(self, prompt: str) -> str:
+        """Raise NotImplementedError; it is not called, because the command is refused before."""
+        raise NotImplementedError
+
+    def chat(
+        self, chat: Chat, record: Callable[[AnyEvent], None], interrupted: Callable[[], bool]
+    ) -> str:
         """Raise NotImplementedError; it is not called, because the command is refused before."""
         raise NotImplementedError

@@ -280,7 +280,15 @@ def test_commands_that_the_trainer_cannot_obey_are_refused_with_the_reason(
         "not possible in this run: the trainer has no tokenizer (processing_class)",
     ]
     started = played.events(RunStarted)[-1]
-    assert set(started.refused) == {"profile", "sample", "quarantine", "culprit", "mix", "soup"}
+    assert set(started.refused) == {
+        "profile",
+        "sample",
+        "chat",
+        "quarantine",
+        "culprit",
+        "mix",
+        "soup",
+    }
     assert started.script
 
 

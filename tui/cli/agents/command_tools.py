@@ -157,6 +157,7 @@ def _told(command: AnyCommand, outcome: CommandOutcome) -> dict[str, Any]:
         "step": outcome.step,
         "old": outcome.old,
         "new": outcome.new,
+        **({"answers": outcome.answers} if outcome.answers else {}),
     }
 
 

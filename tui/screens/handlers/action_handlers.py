@@ -50,6 +50,7 @@ from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
 from ..modals.rollback import ask_rollback
 from .background import change_control
+from .chat import ask_chat
 from .races import ask_race, begin_race
 from .sharing import SHARING_HANDLERS
 from .view_handlers import VIEW_HANDLERS, Handler
@@ -324,6 +325,7 @@ HANDLERS: dict[str, Handler] = {
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),
     "run.sample": _prompt("generate with the current weights", "a prompt", _sample),
+    "run.chat": ask_chat,
     "run.stop": _stop,
     "lr.change": _prompt(
         "learning rate", prompts.LR_FORMS, lambda app, t: prompts.read_lr(t, app.state.run)
@@ -358,6 +360,7 @@ HANDLERS: dict[str, Handler] = {
     "go.checkpoints": _go("checkpoints"),
     "go.interventions": _go("interventions"),
     "go.samples": _go("samples"),
+    "go.chat": _go("chat"),
     "go.log": _go("log"),
     "go.config": _go("config"),
     "go.runs": _go("runs"),

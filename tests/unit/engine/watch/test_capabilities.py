@@ -13,7 +13,7 @@ from fttui.engine.watch.refusals import Unwatchable, refused_verbs
 
 ALWAYS = {"profile", "quarantine", "culprit", "mix"}
 BACKWARDS = {"rollback", "recover", "skip"}
-SHARDED = {"checkpoint", "gradients", "clip", "lr scale", "lr set", "lr reset"}
+SHARDED = {"chat", "checkpoint", "gradients", "clip", "lr scale", "lr set", "lr reset"}
 _AS_USUAL: dict[str, Any] = {
     "is_deepspeed_enabled": False,
     "is_fsdp_enabled": False,
@@ -58,7 +58,7 @@ def test_a_stock_trainer_can_do_all_but_what_its_script_decides() -> None:
     assert set(refused_verbs(found.refused)) == ALWAYS
     assert found.exact
     bare = capabilities_of(trainer(eval_dataset=None, processing_class=None))
-    assert set(refused_verbs(bare.refused)) == ALWAYS | {"eval", "sample"}
+    assert set(refused_verbs(bare.refused)) == ALWAYS | {"eval", "sample", "chat"}
 
 
 @pytest.mark.parametrize(

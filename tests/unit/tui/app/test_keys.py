@@ -14,6 +14,7 @@ from fttui.engine.errors import EngineGone, FttuiError
 from fttui.engine.protocol.commands import (
     AddNote,
     AnyCommand,
+    Chat,
     Evaluate,
     GenerateSample,
     MeasureGradients,
@@ -32,7 +33,8 @@ from fttui.engine.protocol.commands import (
     Stop,
 )
 from fttui.engine.protocol.data.sample import SampleRecord, SampleSpan, SampleText
-from fttui.engine.protocol.events import DataFinding, DataFindingsChanged, StateChanged
+from fttui.engine.protocol.event_parts import DataFinding
+from fttui.engine.protocol.events import DataFindingsChanged, StateChanged
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import Identity
@@ -69,6 +71,8 @@ AT_ONCE = [
     (["k", *"12", "enter"], SkipBatches(steps=12)),
     (["n", *"odd", "enter"], AddNote(text="odd")),
     (["g", *"hi", "enter"], GenerateSample(prompt="hi")),
+    (["i", *"hi", "enter"], Chat(prompt="hi", conversation="c1")),
+    (["i", *"/tokens 7", "enter", *"hi", "enter"], Chat(prompt="hi", tokens=7, conversation="c1")),
     (["P", *"halt", "enter"], SetPolicy(nonfinite="halt")),
     (["P", *"autopilot act", "enter"], SetPolicy(autopilot="act")),
     (["x", "y"], Stop(save=True)),

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fttui.engine.protocol.data.messages import AnyDataMessage, DataLine, DataSummary, Lengths
-from fttui.engine.protocol.events import DataFinding
+from fttui.engine.protocol.event_parts import DataFinding
 from fttui.tui.cli.data_check import process as data_process
 from fttui.tui.cli.main import main
 from tests.unit.tui.text.test_control_characters import HOSTILE, unsafe

@@ -10,14 +10,13 @@ import pytest
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.protocol.commands import AddNote, Pause, RunSteps
 from fttui.engine.protocol.culprit_text import culprit_headline
-from fttui.engine.protocol.event_parts import CulpritSearch
+from fttui.engine.protocol.event_parts import CulpritSearch, DataFinding
 from fttui.engine.protocol.events import (
     AnomalyRaised,
     AnyEvent,
     CheckpointSaved,
     CommandApplied,
     CulpritsFound,
-    DataFinding,
     DataFindingsChanged,
     LogEmitted,
     ProgressMade,

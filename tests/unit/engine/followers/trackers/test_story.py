@@ -5,11 +5,10 @@ import pytest
 
 from fttui.engine.followers.trackers.deliveries import Note, Points, Sample
 from fttui.engine.followers.trackers.story import Story
-from fttui.engine.protocol.event_parts import Culprit, CulpritSearch
+from fttui.engine.protocol.event_parts import Culprit, CulpritSearch, DataFinding
 from fttui.engine.protocol.events import (
     AnyEvent,
     CulpritsFound,
-    DataFinding,
     DataFindingsChanged,
     NoteAdded,
     Record,

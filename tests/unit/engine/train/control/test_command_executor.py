@@ -14,7 +14,9 @@ import pytest
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.core.recovery import NoWayBack
 from fttui.engine.errors import CheckpointError
+from fttui.engine.protocol.chat.events import ChatAnswered
 from fttui.engine.protocol.commands import (
+    Chat,
     Command,
     Rollback,
     SaveCheckpoint,
@@ -101,6 +103,10 @@ class FakeTrainer:
 
     def sample(self, prompt: str) -> str:
         return f"{prompt} and so on"
+
+    def chat(self, chat: Chat, record: Callable[[AnyEvent], None], interrupted: object) -> str:
+        record(ChatAnswered(answerer="model", text=chat.prompt.upper()))
+        return "model 2 tokens"
 
     def mark(self, position: int) -> Any:
         return SimpleNamespace(step=self.position.step, position=position, weight=self.weight)

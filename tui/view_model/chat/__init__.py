@@ -1,0 +1,1 @@
+"""Chats with the models of a run, as the journal tells them, and settings of the next prompt."""
