@@ -175,7 +175,8 @@ def _used(facts: ComparedRun) -> dict[str, str]:
     if facts.used is None:
         return {}
     money = money_of(facts.used, facts.price)
-    found = {"time used": fmt.duration(facts.used.seconds), "energy": energy_words(facts.used)}
+    energy = energy_words(facts.used).removeprefix("energy ")
+    found = {"time used": fmt.duration(facts.used.seconds), "energy": energy}
     return found if money is None else {**found, "money": money.words}
 
 
