@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from textual import _wait
 from textual._compositor import Compositor
 from textual._context import visible_screen_stack
 from textual.pilot import Pilot
@@ -41,11 +40,6 @@ def frames_undrawn() -> Iterator[None]:
         yield
 
 
-def soon_idle() -> AbstractContextManager[object]:
-    """Look every 5 ms instead of every 20 whether a key has been dealt with: two looks for each."""
-    return mock.patch.multiple(_wait, SLEEP_GRANULARITY=0.005, SLEEP_IDLE=0.001)
-
-
 @asynccontextmanager
 async def driven(
     session: FakeSession,
@@ -57,7 +51,7 @@ async def driven(
     run = RunDirectory(folder) if folder else None
     clock: Callable[[], float] = lambda: session.script.now + 0.2  # noqa: E731
     app = FttuiApp(session, run=run, preferences=preferences, clock=clock)
-    with frames_undrawn(), soon_idle():
+    with frames_undrawn():
         async with app.run_test(size=size) as pilot:
             await until(pilot, lambda: settled(app, session))
             yield app, pilot
