@@ -273,7 +273,8 @@ def _telling(
             folder.store_best(best_text(folder, plan, space, one))
         ended = [t for t in trials if t.state != "open"]
         if len(ended) == 1 and one.state == "complete" and total > 1:
-            say(f"  the other {total - 1} take at most {fmt.duration((total - 1) * one.seconds)}")
+            rest = fmt.plural(total - 1, "trial")
+            say(f"  then {rest} more: at most {fmt.duration((total - 1) * one.seconds)}")
 
     return SweepTelling(progress, finished)
 
