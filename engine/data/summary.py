@@ -205,13 +205,16 @@ def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
     return f"{plain}contrastive:\n  kind: {kind}\n"
 
 
-def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, ...]]:
+def _config(
+    given: str, source: str, model: str, columns: Mapping[str, str] | None = None
+) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the configuration to read the source with, and the tasks to try.
 
     Args:
         given: A resolved configuration; without one, all tasks are tried with the defaults.
         source: The source.
         model: `model.id`, if no configuration is given.
+        columns: `data.columns`, if no configuration is given.
 
     Raises:
         ConfigError: The given configuration is not valid.
@@ -221,7 +224,9 @@ def _config(given: str, source: str, model: str) -> tuple[RunConfig, tuple[str, 
         data = replace(config.data, train=source, eval=None, streaming=False)
         return replace(config, data=data), (config.task,)
     plain = RunConfig(
-        model=ModelConfig(id=model), data=DataConfig(train=source), train=TrainConfig(steps=1)
+        model=ModelConfig(id=model),
+        data=DataConfig(train=source, columns=dict(columns or {})),
+        train=TrainConfig(steps=1),
     )
     return plain, tuple(FORMATS_OF)
 
@@ -252,11 +257,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("source")
     parser.add_argument("--split", default="train")
     parser.add_argument("--model", default="")
+    parser.add_argument("--columns", type=json.loads, default={})
     options = parser.parse_args(arguments)
     given = sys.stdin.read()
     channel = Channel(sys.stdout)
     try:
-        config, tasks = _config(given, options.source, options.model)
+        config, tasks = _config(given, options.source, options.model, options.columns)
         without_torch(config.model)
         tokenizer = _tokenizer(config, channel) if given or options.model else None
         channel.send(

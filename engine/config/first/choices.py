@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from msgspec.structs import replace
@@ -52,6 +52,8 @@ class DataFacts:
     """The same in tokens of the chosen model; None if it is not known."""
     tokens_most: int | None = None
     """Tokens of the longest record; None if it is not known."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The value of `data.columns`."""
 
 
 @dataclass(frozen=True)

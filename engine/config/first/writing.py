@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,6 +134,7 @@ def _data_rows(facts: DataFacts, size: Size) -> Rows:
         note = f"tokens; 95 % of the records have at most {facts.tokens_p95:,}; others are cut"
     return [
         ("train", facts.source, ""),
+        *([("columns", dict(facts.columns), "field: column")] if facts.columns else []),
         ("eval_fraction", eval_share(facts.records), "held out of train for evaluations"),
         ("max_length", size.max_length, note),
     ]
@@ -148,7 +150,9 @@ def _card(hardware: Hardware) -> str:
 def _line(key: str, value: Any, note: str, indent: str) -> str:
     """Return a line; a text that is not a plain word is quoted."""
     plain = isinstance(value, str) and _WORD.fullmatch(value) and parse_scalar(value) == value
-    if plain or not isinstance(value, str):
+    if isinstance(value, dict):
+        text = json.dumps(value, ensure_ascii=False)
+    elif plain or not isinstance(value, str):
         text = str(value)
     else:
         dumped = yaml.dump(value, default_style='"', allow_unicode=True, width=10**9)

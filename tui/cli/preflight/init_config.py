@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import difflib
+import json
 import re
 import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING
@@ -42,6 +44,14 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("--model", metavar="M", help="a Hub id or a local folder")
     parser.add_argument(
+        "--column",
+        metavar="FIELD=COLUMN",
+        type=_column,
+        action="append",
+        default=[],
+        help="read a field of the records, such as prompt, from this column; may be repeated",
+    )
+    parser.add_argument(
         "--free", metavar="GIB", type=gib, help="free memory of the GPU that will train"
     )
     parser.add_argument(
@@ -55,7 +65,7 @@ def add_commands(commands: Commands) -> None:
 def _init(options: argparse.Namespace) -> int:
     require_training_packages("fttui init")
     ask = _default if options.yes or not sys.stdin.isatty() else _asked
-    given = _Given(options.data, options.model, options.free, options.out)
+    given = _Given(options.data, options.model, options.free, options.out, dict(options.column))
     out, text = first_file(given, ask)
     write_new(out, text)
     say(f"written to {out}")
@@ -73,6 +83,8 @@ class _Given:
     model: str | None
     free_bytes: int | None
     out: Path | None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """Columns by the field of the records that they hold."""
 
 
 def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
@@ -93,12 +105,12 @@ def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
     source = given.data or ask("data (a file, a folder or a Hub dataset)", "")
     if not source:
         raise ConfigError("no data given; use: fttui init DATA, such as fttui init chats.jsonl")
-    facts = facts_of(source, given.model or "")
+    facts = facts_of(source, given.model or "", given.columns)
     say(f"{source}: {facts.records:,} records, task {facts.task}")
     hardware = _hardware(given.free_bytes, ask)
     model = given.model or ask("model", suggested_model(facts.task, hardware))
     if facts.tokens_p95 is None:
-        counted = facts_of(source, model)
+        counted = facts_of(source, model, given.columns)
         facts = replace(facts, tokens_p95=counted.tokens_p95, tokens_most=counted.tokens_most)
     out = given.out or Path(ask("file to write", f"{_name(source)}.yaml"))
     facts = replace(facts, source=_seen_from(out, source))
@@ -106,12 +118,13 @@ def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
     return out, first_configuration(_fitted(first), str(out))
 
 
-def facts_of(source: str, model: str) -> DataFacts:
+def facts_of(source: str, model: str, columns: Mapping[str, str]) -> DataFacts:
     """Read the data in a process of its own, and return what a configuration needs to know.
 
     Args:
         source: A file, a folder, or the id of a dataset on the Hub.
         model: Counts tokens, if its tokenizer can be loaded; empty counts none.
+        columns: Columns by the field of the records that they hold; for others the names decide.
 
     Raises:
         DataError: The data cannot be read, or no record of them can be learned.
@@ -120,13 +133,15 @@ def facts_of(source: str, model: str) -> DataFacts:
 
     from ..data_check.process import data_messages, print_lines
 
-    arguments = [source, "--split=train", f"--model={model}"]
+    arguments = [source, "--split=train", f"--model={model}", f"--columns={json.dumps(columns)}"]
     found = None
     for message in print_lines(data_messages("summary", arguments, ""), say):
         if isinstance(message, DataSummary):
             found = message
     if found is None or found.problem or not found.task:
         why = found.problem if found else "the data could not be summarised"
+        if found and not found.format and found.unused:
+            why += "; fttui init takes such names as --column FIELD=COLUMN, once for each field"
         raise DataError(why or f"{source}: no record format is recognized; see: fttui data")
     import yaml  # here, so that other commands start without it
 
@@ -135,6 +150,7 @@ def facts_of(source: str, model: str) -> DataFacts:
         records=found.records,
         task=found.task,
         source=source,
+        columns=columns,
         contrastive=section.get("contrastive", {}),
         characters_p95=found.characters.p95 if found.characters else None,
         tokens_p95=found.tokens.p95 if found.tokens else None,
@@ -202,6 +218,26 @@ def _seen_from(out: Path, source: str) -> str:
     if not path.exists() or out.parent.absolute() == Path.cwd():
         return source
     return str(path.absolute())
+
+
+def _column(text: str) -> tuple[str, str]:
+    """Return field and column of `FIELD=COLUMN`.
+
+    Raises:
+        argparse.ArgumentTypeError: It has another form, or the records have no such field.
+    """
+    from fttui.engine.config.checks.data import FIELDS
+
+    name, equals, column = text.partition("=")
+    if not (name and equals and column):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected FIELD=COLUMN, as in prompt=Text")
+    if name not in FIELDS:
+        close = difflib.get_close_matches(name, FIELDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise argparse.ArgumentTypeError(
+            f"got the field {name!r}, expected one of {', '.join(FIELDS)}{hint}"
+        )
+    return name, column
 
 
 def _asked(question: str, default: str) -> str:

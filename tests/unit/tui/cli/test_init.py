@@ -76,5 +76,21 @@ def test_data_that_cannot_be_learned_are_refused(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "odd.jsonl").write_text('{"x": 1, "y": 2}\n' * 3)
     assert main(["init", "odd.jsonl", "--yes", "--model", "m"]) == 9
-    assert "data.columns" in capsys.readouterr().err
+    refused = capsys.readouterr().err
+    assert "data.columns" in refused
+    assert "--column FIELD=COLUMN" in refused
     assert not (tmp_path / "odd.yaml").exists()
+
+
+def test_columns_with_other_names_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "odd.csv").write_text("Frage;Die 'Antwort'\n" + "was;das\n" * 20)
+    named = ["--column", "prompt=Frage", "--column", "completion=Die 'Antwort'"]
+    assert main(["init", "odd.csv", *named, "--yes", "--no-check", "--model", "m"]) == 0
+    columns = {"prompt": "Frage", "completion": "Die 'Antwort'"}
+    assert load_config(tmp_path / "odd.yaml").config.data.columns == columns
+    with pytest.raises(SystemExit):
+        main(["init", "odd.csv", "--column", "promt=Frage", "--yes"])
+    assert "did you mean prompt?" in capsys.readouterr().err
