@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..checks import HUB_FILE
 from .adapters import MESSAGE_KEYS, listed
 from .axolotl_types import columns_of_type
-from .draft import Draft, KeyOutcome, shown
+from .draft import Draft, KeyOutcome, shown, unknown
 from .templates import AXOLOTL, OTHER_ENDS, OWN_TEMPLATES, template_for
 from .trainer.intervals import read_eval_source
 
@@ -52,6 +52,11 @@ _STANDARD_ROLES = {
     "tool": ["tool"],
 }
 _KNOWN_NAMES = {"human", "gpt", "user", "assistant", "system", "tool", "function", "observation"}
+_KEYS_OF_TYPE = (
+    *("field", "field_instruction", "field_input", "field_output", "field_system"),
+    *("format", "no_input_format", "system_prompt"),
+)
+"""Keys of a `type` that is a mapping, for supervised data."""
 _COLUMNS = "'data.columns={prompt: question, completion: answer}'"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _ANSWERING = {"assistant", "gpt", "model"}
@@ -258,13 +263,23 @@ class _Dataset:
             "input": kind.get("field_input") or "input",
             "system": kind.get("field_system") or "system",
         }
+        plain_system = kind.get("system_format") == "{system}"
+        self._unknown_in_type(kind, (*_KEYS_OF_TYPE, *["system_format"] * plain_system))
         both = kind.get("format") or "{instruction} {input} "
         alone = kind.get("no_input_format") or "{instruction} "
         start = kind.get("system_prompt") or ""
         texts = [_with_columns(f"{start}{text}", names) for text in (both, alone)]
-        self._row("type", "same", "columns: prompt and completion as the type writes them")
+        inputs = kind.get("field_input") or "{input}" in both
+        unused = "format" if kind.get("format") and not inputs else ""
+        reason = f"`format` is for records with an input only, and none is named; {shown(alone)} "
+        self._row(
+            "type",
+            "nearly" if unused else "same",
+            "columns: prompt and completion as the type writes them",
+            f"{reason}is used, which no_input_format changes" if unused else "",
+        )
         columns: dict[str, Any] = {
-            "prompt": texts if kind.get("field_input") or "{input}" in both else texts[1],
+            "prompt": texts if inputs else texts[1],
             "completion": kind.get("field_output") or "output",
         }
         return {"format": "prompt_completion", "columns": columns}
@@ -342,6 +357,8 @@ class _Dataset:
         """Return format and columns of answers that are compared without a chat template."""
         rated = self._draft.values.get("task") == "kto"
         fields = ("prompt", "completion", "label") if rated else ("prompt", "chosen", "rejected")
+        own_keys = [key for one in fields for key in (f"field_{one}", f"{one}_format")]
+        self._unknown_in_type(kind, ("field_system", *own_keys))
         columns: dict[str, Any] = {}
         names = {"system": kind.get("field_system") or "system"}
         for field in fields:
@@ -392,7 +409,14 @@ class _Dataset:
         elif key == "field_thinking":
             self._row(key, "same", "fttui knows the keys of reasoning in messages")
         else:
-            self._row(key, "dropped", "", "fttui does not know this key")
+            self._row(key, "dropped", "", unknown(key, ()))
+
+    def _unknown_in_type(self, kind: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Add a row for each key of a `type` that is a mapping which is not read."""
+        for key in sorted(kind.keys() - set(known), key=str):
+            reason = unknown(str(key), set(known) - kind.keys())
+            row = f"{self._name}.type.{key}"
+            self._draft.extend([KeyOutcome(row, shown(kind[key]), "dropped", "", reason)])
 
     def _unknown_type(self, kind: Any) -> None:
         reason = f"the type {kind} is not known; name the columns, such as --set {_COLUMNS}"

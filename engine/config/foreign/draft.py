@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -66,9 +67,12 @@ class Draft:
     rows: list[KeyOutcome] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
     _read: set[str] = field(default_factory=set)
+    _asked: set[str] = field(default_factory=set)
+    """Keys that a rule has looked for, given or not."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, or `default` if it is absent or null; the key stays unread."""
+        self._asked.add(key)
         value = self.given.get(key)
         return default if value is None else value
 
@@ -114,7 +118,12 @@ class Draft:
 
     def has(self, key: str) -> bool:
         """Whether a key is given with a value other than null, false, 0 and an empty one."""
+        self._asked.add(key)
         return bool(self.given.get(key))
+
+    def unknown(self, key: str) -> None:
+        """Note a key that no rule knows as dropped, with the most similar one that a rule knows."""
+        self._note(key, "dropped", unknown(key, self._asked - set(self.given)))
 
     def read_with(self, key: str, other: str) -> None:
         """Note a key, if it is given, as read together with what `other` names."""
@@ -176,6 +185,12 @@ def _settled(row: KeyOutcome, given: Mapping[str, Any]) -> KeyOutcome:
         return row
     decided = [key for key in row.settled_by if key in given]
     return replace(row, verdict="nearly", reason=f"--set {decided[0]}") if decided else row
+
+
+def unknown(key: str, known: Iterable[str]) -> str:
+    """Return the reason for a key that is not known, with the most similar known one, if any."""
+    close = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.8)
+    return "fttui does not know this key" + (f"; did you mean {close[0]}?" if close else "")
 
 
 def shown(value: Any) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from .adapters import MESSAGE_KEYS, listed
-from .draft import Draft, KeyOutcome, number, shown
+from .draft import Draft, KeyOutcome, number, shown, unknown
 from .trainer.intervals import read_eval_source
 
 TABLE = "dataset_info.json"
@@ -45,6 +45,18 @@ _KNOWN_ROLES = {
     "function_call",
 }
 _MEDIA = ("images", "videos", "audios")
+_KNOWN_KEYS = {
+    "": frozenset(
+        (
+            *("hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name", "subset"),
+            *("file_name", "file_sha1", "formatting", "ranking", "split", "folder", "num_samples"),
+            *("columns", "tags"),
+        )
+    ),
+    "columns": frozenset((*_FIELDS, *_MEDIA, "messages")),
+    "tags": frozenset((*_ROLES, "role_tag", "content_tag")),
+}
+"""Keys of an entry of the table, and of the mappings in it."""
 
 
 def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
@@ -123,6 +135,7 @@ def _source(
         found["roles"] = roles
     verdict: Any = "refused" if refused else "same"
     draft.extend([KeyOutcome(row, shown(dict(entry)), verdict, shown(found), refused, (ours,))])
+    draft.extend(_unknown_keys(row, entry))
     if entry.get("folder"):
         reason = "the whole dataset is read, not this folder of it"
         draft.extend([KeyOutcome(f"{row}.folder", shown(entry["folder"]), "dropped", "", reason)])
@@ -130,6 +143,16 @@ def _source(
         reason = "a source is used whole; data.train_limit limits all of them"
         draft.extend([KeyOutcome(f"{row}.num_samples", shown(count), "dropped", "", reason)])
     return found
+
+
+def _unknown_keys(row: str, entry: Mapping[str, Any]) -> Iterator[KeyOutcome]:
+    """Yield a row for every key of an entry that is not known, also in its mappings."""
+    for part, known in _KNOWN_KEYS.items():
+        given = dict(entry.get(part) or {}) if part else entry
+        for key in sorted(given.keys() - known, key=str):
+            place = ".".join(filter(None, (row, part, str(key))))
+            reason = unknown(str(key), known - given.keys())
+            yield KeyOutcome(place, shown(given[key]), "dropped", "", reason)
 
 
 def _path(entry: Mapping[str, Any], folder: str) -> str:
@@ -157,7 +180,7 @@ def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], st
     if keys[0] not in MESSAGE_KEYS["role"] or keys[1] not in MESSAGE_KEYS["content"]:
         return {}, f"messages with the keys {', '.join(keys)} are not read; rename them"
     column = given.pop("messages", "conversations")
-    named = {_FIELDS.get(field, field): name for field, name in given.items()}
+    named = {_FIELDS[field]: name for field, name in given.items() if field in _FIELDS}
     if column not in ("conversations", "messages"):
         named["messages"] = column
     return _renamed(named), ""

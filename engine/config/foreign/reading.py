@@ -69,6 +69,11 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
         "LLaMA-Factory": lambda: read_llama_factory(given, *_table(path, given)),
         "TRL": lambda: read_trl(given, task, f"{path.absolute().parent.name}/{path.name}"),
     }
+    if tool is None and len(_OWN & set(given)) > 1:
+        raise ConfigError(
+            f"{path}: this is a configuration of fttui already; use it with: "
+            f"fttui check {quote(str(path))}"
+        )
     if tool is None:
         raise ConfigError(
             f"{path}: not the configuration of a known tool; expected that of axolotl (base_model "

@@ -177,7 +177,7 @@ def read_rest(draft: Draft) -> None:
         elif key.startswith(_OF_TRACKERS):
             draft.without_effect(key, "what is logged, and where files are uploaded")
         else:
-            draft.dropped(key, "fttui does not know this key")
+            draft.unknown(key)
 
 
 def _read_optimizer(draft: Draft, defaults: TrainerDefaults) -> None:

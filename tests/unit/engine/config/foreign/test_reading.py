@@ -500,6 +500,7 @@ def test_tools_are_recognized_by_their_keys() -> None:
     ("text", "words"),
     [
         ("a: 1\n", "not the configuration of a known tool"),
+        ("model: {id: m}\ntrain: {lr: 1}\n", "a configuration of fttui already"),
         ("- a\n", "expected keys with values"),
         ("a: [\n", "not valid YAML"),
         (yaml.safe_dump({**AXOLOTL, "learning_rate": "fast"}), "expected a number, got fast"),
@@ -731,3 +732,40 @@ def test_a_file_that_merges_and_the_notes_of_a_tracker_are_named(tmp_path: Path)
     assert any("fttui export" in row.reason for row in merge.of("refused"))
     notes = {key: {"desc": None, "value": 1} for key in TRL}
     assert tool_of(notes) is None
+
+
+def reasons(imported: Imported) -> dict[str, str]:
+    return {row.key: row.reason for row in imported.of("dropped", "nearly")}
+
+
+def test_a_misspelled_key_is_dropped_with_the_one_that_was_meant(tmp_path: Path) -> None:
+    axolotl = read(tmp_path, AXOLOTL, lr_scheduler="absent", lr_schedular="cosine", zzz=1)
+    assert reasons(axolotl)["lr_schedular"].endswith("; did you mean lr_scheduler?")
+    assert reasons(axolotl)["zzz"] == "fttui does not know this key"
+    factory = read(tmp_path, LLAMA_FACTORY, warmup_ratio="absent", warmup_ration=0.1)
+    assert reasons(factory)["warmup_ration"].endswith("; did you mean warmup_ratio?")
+
+
+@pytest.mark.parametrize("formatting", ["alpaca", "sharegpt"])
+def test_unknown_keys_of_an_entry_of_the_table_are_dropped(tmp_path: Path, formatting: str) -> None:
+    entry = {"file_name": "m.json", "file_sha1": "", "formatting": formatting, "odd": 1,
+             "columns": {"promt": "q", "system": "rules"}, "tags": {"user_tags": "me"}}  # fmt: skip
+    found = read(tmp_path, LLAMA_FACTORY, dataset="mine", dataset_dir={"mine": entry})
+    unknown = {row.key: row.reason for row in found.of("dropped")}
+    assert unknown == {
+        "dataset: mine.odd": "fttui does not know this key",
+        "dataset: mine.columns.promt": "fttui does not know this key; did you mean prompt?",
+        "dataset: mine.tags.user_tags": "fttui does not know this key; did you mean user_tag?",
+    }
+    assert found.values["data.train"][0]["columns"] == {"system": "rules"}
+
+
+def test_keys_of_a_type_that_are_not_used_are_told(tmp_path: Path) -> None:
+    kind = {"field_outptu": "a", "format": "Q: {instruction}", "system_format": "{system}"}
+    found = read(tmp_path, AXOLOTL, datasets=[{"path": "a", "type": kind}])
+    assert reasons(found)["datasets[0].type.field_outptu"].endswith("did you mean field_output?")
+    assert "no_input_format" in reasons(found)["datasets[0].type"]
+    rated = read(
+        tmp_path, AXOLOTL, rl="dpo", datasets=[{"path": "a", "type": {"chosen_forma": "x"}}]
+    )
+    assert "chosen_format?" in reasons(rated)["datasets[0].type.chosen_forma"]
