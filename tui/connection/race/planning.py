@@ -150,9 +150,11 @@ def _require_room(run: RunDirectory, start: int, state: RaceState) -> None:
     total = max((event.total_steps for event in started), default=0)
     left = total - start
     if total and state.steps >= left:
+        fewer = f"give --steps {left - 1} or fewer, or " if left > 1 else ""
         raise ConfigError(
-            f"{run.id} has {max(0, left)} steps left after step {start} of {total}, and each "
-            f"variant would train {state.steps}; give fewer --steps, or {_earlier(run, total)}"
+            f"{run.id} has {max(0, left)} steps left after step {start} of {total}; a race needs "
+            f"more steps than the {state.steps} of a variant, because a run ends with its last "
+            f"step; {fewer}{_earlier(run, total)}"
         )
 
 

@@ -204,7 +204,10 @@ def test_a_race_that_falls_back_to_the_training_loss_says_why(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["lr=1e-4,2e-4", "--steps", "50"], "has 50 steps left after step 50 of 100"),
+        (
+            ["lr=1e-4,2e-4", "--steps", "50"],
+            "with its last step; give --steps 49 or fewer",
+        ),
         (["lr=1e-4,2e-4", "--steps", "0"], "--steps must be a whole number"),
         (["lr=1e-4,2e-4", "--by", "accuracy"], "--by must be loss or eval.NAME"),
         (["lr=1e-4,2e-4", "--by", "eval.accuracy"], "have eval.loss; name one of them"),
