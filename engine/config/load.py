@@ -14,7 +14,9 @@ import yaml
 
 from ..errors import ConfigError
 from .checks import Problem, check_config, files_of_pattern, is_pattern, require
+from .checks.objective import own_metrics_of
 from .checks.quarantine import read_ids, why_not_listed
+from .checks.user_metrics import named_function, user_metric_problems
 from .earlier import read_as_before
 from .foreign.reading import hint_of
 from .messages import (
@@ -75,6 +77,8 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> LoadedConfig:
     config = builder.config(tree)
     require(check_config(config), builder.places, str(path))
     config = _with_absolute_paths(config, path.parent)
+    own = own_metrics_of(config)
+    require(user_metric_problems(config.eval.metrics, own), builder.places, str(path))
     config = _with_ids(config, path.parent, builder.places)
     return LoadedConfig(config, source, dump_config(config), builder.places)
 
@@ -391,6 +395,8 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     model = msgspec.structs.replace(config.model, id=_absolute(config.model.id, folder))
     start = config.adapter.start
     adapter = msgspec.structs.replace(config.adapter, start=start and _absolute(start, folder))
+    metrics = [_absolute_metric(entry, folder) for entry in config.eval.metrics]
+    evaluation = msgspec.structs.replace(config.eval, metrics=metrics)
     events = config.tracking.folder
     tracking = msgspec.structs.replace(
         config.tracking, folder=events and str(Path(events).expanduser().absolute())
@@ -402,11 +408,17 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     return msgspec.structs.replace(
         config,
         data=data,
+        eval=evaluation,
         model=model,
         adapter=adapter,
         forgetting=forgetting,
         tracking=tracking,
     )
+
+
+def _absolute_metric(entry: str, folder: Path) -> str:
+    file, name = named_function(entry)
+    return f"{_absolute(file, folder)}:{name}"
 
 
 def _with_ids(config: RunConfig, folder: Path, places: Mapping[str, str]) -> RunConfig:

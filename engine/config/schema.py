@@ -216,6 +216,13 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     """Prompts to generate from at every evaluation."""
     sample_tokens: Count = 48
     """Tokens generated per prompt."""
+    metrics: list[str] = []
+    """Metrics that Python functions of yours compute, as FILE.py:FUNCTION, from completions of
+    held-out records; the file is executed when the run starts."""
+    metric_records: Count = 64
+    """Held-out records, the first ones, whose completions are generated for `metrics`."""
+    metric_tokens: Count = 128
+    """Tokens generated per completion for `metrics`, at most."""
 
     @property
     def recurs(self) -> bool:
@@ -234,8 +241,9 @@ class CheckpointConfig(Section, frozen=True, kw_only=True):
     """Number of newest checkpoints kept; pinned checkpoints and rollback targets in use are kept as
     well."""
     best: Metric | None = None
-    """Also write a checkpoint at each evaluation that is the best so far by this metric, and keep
-    it; null keeps the checkpoint with the lowest evaluation loss among those written anyway."""
+    """Also write a checkpoint at each evaluation that is the best so far by this metric, any that
+    `train.early_stop.metric` may be, and keep it; null keeps the checkpoint with the lowest
+    evaluation loss among those written anyway."""
     at_start: bool = True
     """Write a checkpoint before the first step, so that a rollback is always possible."""
 

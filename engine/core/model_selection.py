@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from ..protocol.thresholds import LOWER_IS_BETTER
+from ..protocol.thresholds import lower_is_better
 
 
 class StopRule(Protocol):
@@ -28,7 +28,7 @@ class StopRule(Protocol):
 
 def is_better(metric: str, value: float, than: float, by: float = 0.0) -> bool:
     """Whether `value` of a metric is better than `than` by more than `by`; NaN is never better."""
-    gain = than - value if metric in LOWER_IS_BETTER else value - than
+    gain = than - value if lower_is_better(metric) else value - than
     return gain > by
 
 

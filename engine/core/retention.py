@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from ..protocol.thresholds import LOWER_IS_BETTER
+from ..protocol.thresholds import lower_is_better
 from .anomaly.alerts import Alert
 
 WATCH_WINDOW_STEPS = 20
@@ -83,7 +83,7 @@ def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint
         manifests: complete checkpoints, oldest first.
         by: the metric; None is the evaluation loss.
     """
-    sign = 1.0 if by is None or by in LOWER_IS_BETTER else -1.0
+    sign = 1.0 if by is None or lower_is_better(by) else -1.0
     judged = [(m, _value(m, by)) for m in manifests]
     finite = [(m, sign * v) for m, v in judged if v is not None and math.isfinite(v)]
     return min(reversed(finite), key=lambda pair: pair[1])[0] if finite else None

@@ -20,7 +20,7 @@ TRAINING_KINDS = frozenset(
     {"spike", "divergence", "grad_explosion", "nonfinite", "collapse", "dead", "lr_misconfig"}
 )
 """Kinds of alerts that follow from one another: they all concern the weights and their updates."""
-LOWER_IS_BETTER = frozenset(
+_LOWER_IS_BETTER = frozenset(
     {
         "loss",
         "perplexity",
@@ -31,4 +31,12 @@ LOWER_IS_BETTER = frozenset(
         "forgetting.balance",
     }
 )
-"""Metrics of an evaluation of which a lower value is better; of all others a higher value is."""
+_LOWER_ENDINGS = ("_loss", "_error")
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a lower value of a metric of an evaluation is better.
+
+    A metric of a user's function is such a one if its name ends with `_loss` or `_error`.
+    """
+    return metric in _LOWER_IS_BETTER or metric.endswith(_LOWER_ENDINGS)

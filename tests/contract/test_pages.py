@@ -154,6 +154,10 @@ def test_every_configuration_on_a_page_is_read(snippet: Found, tmp_path: Path) -
     if tool_of(given) is not None or set(given) == {"plugins"}:
         return  # a configuration of another tool, such as a plugin of axolotl
     base = merged(BASE, {"train": {"steps": None}}) if "epochs" in str(given) else BASE
+    for language, block in blocks(snippet.page):
+        name = block.text.partition("\n")[0].removeprefix("# ")
+        if language == "python" and name.endswith(".py"):
+            (tmp_path / name).write_text(block.text, encoding="utf-8")
     file = tmp_path / "snippet.yaml"
     file.write_text(yaml.safe_dump(merged(base, given)), encoding="utf-8")
     try:

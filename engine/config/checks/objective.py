@@ -15,6 +15,7 @@ from ..tasks import (
 )
 from .forgetting import FORGETTING
 from .problem import Problem
+from .user_metrics import metric_names
 
 _PAIR_KINDS = ("infonce", "pairwise", "triplet", *SCORED_KINDS)
 
@@ -319,7 +320,12 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
 
 
 def metrics_of(config: RunConfig) -> list[str]:
-    """Return the metrics that the evaluations of a run measure."""
+    """Return the metrics that the evaluations of a run measure, those of the user at the end."""
+    return [*own_metrics_of(config), *metric_names(config.eval.metrics)]
+
+
+def own_metrics_of(config: RunConfig) -> list[str]:
+    """Return the metrics that the evaluations of a run measure without functions of the user."""
     if config.task == "reward":
         return ["loss", "reward_accuracy", "reward_margin"]
     if config.task in PREFERENCE_TASKS:
@@ -336,6 +342,21 @@ def metrics_of(config: RunConfig) -> list[str]:
     return ["loss", *ce, "contrastive", *retrieval, *triplets]
 
 
+def _check_user_metrics(config: RunConfig) -> Iterator[Problem]:
+    if not config.eval.metrics:
+        return
+    if config.task in ("contrastive", "reward"):
+        yield Problem(
+            "eval.metrics",
+            f"task {config.task} has no records with a prompt and an answer to generate; remove "
+            "the key, or use it with task sft, dpo or kto",
+        )
+    elif config.data.eval is None and not config.data.eval_fraction:
+        yield Problem(
+            "eval.metrics", "there are no evaluation records; set data.eval or data.eval_fraction"
+        )
+
+
 OBJECTIVE = (
     _check_task,
     _check_candidates,
@@ -347,5 +368,6 @@ OBJECTIVE = (
     _check_reward,
     _check_preference,
     _check_metrics,
+    _check_user_metrics,
 )
 """Checks of what a run learns and measures."""

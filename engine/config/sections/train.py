@@ -20,25 +20,8 @@ from .base import (
     Share,
 )
 
-Metric = Literal[
-    "loss",
-    "perplexity",
-    "ce",
-    "contrastive",
-    "recall_at_1",
-    "recall_at_5",
-    "mrr",
-    "ndcg_at_10",
-    "triplet_accuracy",
-    "spearman",
-    "reward_accuracy",
-    "reward_margin",
-    "forgetting.loss",
-    "forgetting.rise",
-    "forgetting.balance",
-]
-"""Metrics of evaluations; lower is better for loss, perplexity, ce, contrastive and those of
-forgetting, higher for the others. forgetting.balance is the loss plus forgetting.rise."""
+Metric = Annotated[str, Meta(pattern="^[^\\W\\d]\\w*(\\.\\w+)*$")]
+"""Name of a metric of evaluations, which may be a function in `eval.metrics`."""
 
 
 DEFAULT_ACCUMULATION = 8
@@ -49,7 +32,10 @@ class EarlyStopConfig(Section, frozen=True, kw_only=True):
     """When a run ends because a metric no longer improves."""
 
     metric: Metric = "loss"
-    """Metric to watch, measured at each evaluation."""
+    """Metric to watch, measured at each evaluation: loss, perplexity, ce, contrastive, recall_at_1,
+    recall_at_5, mrr, ndcg_at_10, triplet_accuracy, spearman, reward_accuracy or reward_margin, as
+    the task has them; forgetting.loss, forgetting.rise or forgetting.balance; or a function in
+    `eval.metrics`."""
     patience: Count = 3
     """Evaluations without an improvement before the run ends."""
     min_delta: NonNegative = 0.0

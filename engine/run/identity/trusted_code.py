@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...config.checks.user_metrics import named_function
 from ...config.model_files import parsed_settings
 from ...config.schema import RunConfig
 from ...errors import ConfigError
@@ -26,6 +27,8 @@ from .model_content import PACKAGE_PREFIX, model_folder
 
 _NAMING_CODE = ("config.json", "tokenizer_config.json", "processor_config.json")
 """Files that name the code to run, also code of another repository, in `auto_map`."""
+_METRICS = "eval.metrics"
+"""Stands for a model where the code is that of the user's metrics."""
 _SHOWN_DIGITS = 16
 _FEWEST_DIGITS = 8
 _SHOWN_FILES = 5
@@ -81,19 +84,32 @@ def code_of(config: RunConfig) -> ModelCode | None:
     return ModelCode(model.id, revision, names, hash_parts(parts), folder)
 
 
+def metric_code_of(config: RunConfig) -> ModelCode | None:
+    """Return the files of `eval.metrics`, which a run executes; None without any."""
+    files = sorted({named_function(entry)[0] for entry in config.eval.metrics})
+    if not files:
+        return None
+    parts = {}
+    for file in files:
+        parts[file] = "missing"
+        with suppress(OSError):
+            parts[file] = hash_file(Path(file))
+    return ModelCode(_METRICS, "", tuple(files), hash_parts(parts), Path(files[0]).parent)
+
+
 def record_consent(config: RunConfig) -> None:
     """Record the consent of a user who starts a configuration of their own with trusted code.
 
     If the home folder cannot be written, nothing is recorded, and a later resume asks for consent.
     """
-    code = code_of(config)
-    if code is not None:
-        with suppress(OSError, RuntimeError):
-            _store(code)
+    for code in (code_of(config), metric_code_of(config)):
+        if code is not None:
+            with suppress(OSError, RuntimeError):
+                _store(code)
 
 
-def require_consent(config: RunConfig, given: str, command: str) -> None:
-    """Check that the user has consented to the model code that a run folder names.
+def require_consent(config: RunConfig, given: str, command: str, *, evaluates: bool = True) -> None:
+    """Check that the user has consented to the code that a run folder names.
 
     A consent that is given now is stored for later.
 
@@ -101,13 +117,19 @@ def require_consent(config: RunConfig, given: str, command: str) -> None:
         config: the configuration in the run folder.
         given: the hash, or its first digits, to which the user consents now; may be empty.
         command: the command to repeat with the consent.
+        evaluates: whether the command may execute the functions in `eval.metrics`.
 
     Raises:
         ConfigError: the user has not consented; the text names the code and its hash.
         OSError: the consent cannot be stored.
     """
-    code = code_of(config)
-    if code is None or _has_consent(code):
+    for code in (code_of(config), metric_code_of(config) if evaluates else None):
+        if code is not None:
+            _require(code, given, command)
+
+
+def _require(code: ModelCode, given: str, command: str) -> None:
+    if _has_consent(code):
         return
     if code.digest and len(given) >= _FEWEST_DIGITS and code.digest.startswith(given):
         _store(code)
@@ -116,7 +138,8 @@ def require_consent(config: RunConfig, given: str, command: str) -> None:
 
 
 def _refusal(code: ModelCode, given: str, command: str) -> str:
-    what = f"the run wants to execute Python code of the model {code.model}"
+    whose = f"in {_METRICS}" if code.model == _METRICS else f"of the model {code.model}"
+    what = f"the run wants to execute Python code {whose}"
     if not code.digest:
         return (
             f"{what}, which is not on this machine yet; download the model, review its code, then "

@@ -28,6 +28,7 @@ from .evaluation_batch import EvaluationBatch
 from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
 from .reward import evaluate_rewards
+from .user_metrics import UserMetrics, generated, load_functions, prompted
 
 
 class HeldOut(NamedTuple):
@@ -57,6 +58,7 @@ class Evaluator:
         self._config = config
         self._trainer = trainer
         self._tokenizer = tokenizer
+        self._given = examples
         ordered = sorted(examples, key=lambda example: example.length)
         self._held_out = HeldOut(ordered, collate, "evaluating")
         self._agreement = agreement
@@ -68,6 +70,23 @@ class Evaluator:
             alone=agreement.world_size == 1,
             free_graphs=lambda: trainer.forward.release(),
             log=event_log.log,
+        )
+
+        self._measured = self._with_functions(event_log) if config.eval.metrics else None
+
+    def _with_functions(self, event_log: EventLog) -> UserMetrics:
+        """Return what computes the metrics of the user's functions from the first records."""
+        records = [one for one in map(prompted, self._given) if one is not None]
+        wanted = self._config.eval.metric_records
+        if not records:
+            event_log.log("warning", "eval.metrics: no held-out record has a prompt and an answer")
+        return UserMetrics(
+            load_functions(self._config.eval.metrics, event_log.log),
+            records[:wanted],
+            self._tokenizer,
+            self._agreement,
+            event_log.log,
+            sharded=self._config.train.shards,
         )
 
     def __len__(self) -> int:
@@ -89,7 +108,33 @@ class Evaluator:
         metrics = self._batch.retry(
             lambda size: self._metrics(self._batches(self._held_out, size, interrupted))
         )
+        metrics |= self._user_metrics(interrupted)
         return EvalResult(metrics, time.monotonic() - started)
+
+    def _user_metrics(self, interrupted: Callable[[], bool]) -> dict[str, float]:
+        """Return the metrics of the user's functions; empty without any.
+
+        Raises:
+            EvaluationInterrupted: the run is to stop.
+        """
+        if self._measured is None:
+            return {}
+
+        def pause() -> None:
+            if interrupted():
+                raise EvaluationInterrupted("evaluation interrupted while it generates completions")
+
+        with self._evaluation_mode():
+            return self._measured.measure(self._complete, self._batch.size, pause)
+
+    def _complete(self, prompts: list[list[int]]) -> list[list[int]]:
+        return generated(
+            self._trainer.model,
+            prompts,
+            self._config.eval.metric_tokens,
+            pad_token_id=self._tokenizer.pad_token_id,
+            synced_gpus=self._config.train.shards,
+        )
 
     def _metrics(self, batches: Iterator[Batch]) -> dict[str, float]:
         with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:

@@ -156,7 +156,8 @@ def _require_consent(run: RunDirectory, options: argparse.Namespace) -> None:
     from fttui.engine.run.identity.trusted_code import require_consent
 
     command = f"fttui export {quote(options.run or run.id)}"
-    require_consent(read_resolved(run.config), options.trust_code, command)
+    config = read_resolved(run.config)
+    require_consent(config, options.trust_code, command, evaluates=False)
 
 
 def _require_matching(options: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from fttui.engine.protocol.thresholds import LOWER_IS_BETTER
+from fttui.engine.protocol.thresholds import lower_is_better
 
 from ...view_model.race.race_state import EVAL
 from ...view_model.sweep.search_space import Axis
@@ -76,7 +76,7 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._plan = plan
         self._space = space
-        lower = plan.by.removeprefix(EVAL) in LOWER_IS_BETTER
+        lower = lower_is_better(plan.by.removeprefix(EVAL))
         self._study = optuna.create_study(
             study_name=folder.id,
             storage=JournalStorage(JournalFileBackend(str(folder.study))),

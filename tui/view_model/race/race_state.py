@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from fttui.engine.protocol.settings import RunSettings
-from fttui.engine.protocol.thresholds import LOWER_IS_BETTER
+from fttui.engine.protocol.thresholds import lower_is_better
 
 from .rounds import Round, plan_rounds
 from .variants import Variant, parse_variants
@@ -129,7 +129,7 @@ def rank_key(by: str, score: float | None) -> tuple[bool, float]:
     """Return a key that sorts the better values of a metric first, and unknown ones last."""
     if score is None:
         return True, 0.0
-    return False, score if by.removeprefix(EVAL) in LOWER_IS_BETTER else -score
+    return False, score if lower_is_better(by.removeprefix(EVAL)) else -score
 
 
 def score_of(by: str, losses: Mapping[int, float], metrics: Mapping[str, float]) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from fttui.engine.config.load import load_config
@@ -125,3 +126,21 @@ def test_no_command_executes_the_code_of_a_foreign_run(
     main.main([word.replace("RUN", str(run.path)) for word in words])
     main.main(["run", "--resume", str(run.path), "--headless"])
     assert not (tmp_path / "executed").exists()
+
+
+def test_metrics_of_a_foreign_run_need_a_consent(tmp_path: Path) -> None:
+    file = tmp_path / "metrics.py"
+    file.write_text("def exact(**texts): ...")
+    sections = {"model": {"id": "m"}, "data": {"train": "d.jsonl"}, "train": {}}
+    entries = {"eval": {"metrics": [f"{file}:exact"]}}
+    config = msgspec.convert({**sections, **entries}, RunConfig)
+    with pytest.raises(ConfigError, match="Python code in eval") as refused:
+        require_consent(config, "", "fttui run --resume r")
+    require_consent(config, "", "fttui export r", evaluates=False)
+    require_consent(config, str(refused.value).split()[-1], "fttui run --resume r")
+    require_consent(config, "", "fttui run --resume r")
+    file.write_text("def exact(**texts): print()")
+    with pytest.raises(ConfigError, match="--trust-code"):
+        require_consent(config, "", "fttui run --resume r")
+    record_consent(config)
+    require_consent(config, "", "fttui run --resume r")
