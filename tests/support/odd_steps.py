@@ -13,6 +13,7 @@ _OF_THE_CLOCK = {
     *("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s"),
     *("mem_total_bytes", "rss_bytes", "skew_s", "seconds", "size_bytes", "mem_allocated_bytes"),
     *("mem_reserved_bytes", "gpu_util", "gpu_temp_c", "gpu_power_w", "pcie_bytes_per_s", "rank_s"),
+    "usage",
 }
 
 

@@ -11,7 +11,7 @@ from transformers import Trainer
 from fttui.engine.watch.huggingface.capabilities import capabilities_of, forget_generated
 from fttui.engine.watch.refusals import Unwatchable, refused_verbs
 
-ALWAYS = {"profile", "quarantine", "culprit", "mix"}
+ALWAYS = {"profile", "quarantine", "culprit", "mix", "soup"}
 BACKWARDS = {"rollback", "recover", "skip"}
 SHARDED = {"chat", "checkpoint", "gradients", "clip", "lr scale", "lr set", "lr reset"}
 _AS_USUAL: dict[str, Any] = {

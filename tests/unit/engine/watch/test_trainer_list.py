@@ -81,7 +81,10 @@ def test_an_earlier_transformers_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 def test_the_trainers_of_the_installed_libraries_are_listed() -> None:
     lines = dict(trainer_lines())
     assert {"plain loop", "Trainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer"} <= set(lines)
-    assert "every command but culprit, profile, eval, sample, quarantine" in lines["plain loop"]
+    assert (
+        "every command but culprit, profile, eval, soup, sample, chat, quarantine"
+        in lines["plain loop"]
+    )
     assert lines["SFTTrainer"].endswith(": every command but profiles, with exact rollback")
     assert lines["SentenceTransformerTrainer"].startswith("sentence-transformers ")
     assert lines["GRPOTrainer"].endswith(": every command but profiles, with exact rollback")
