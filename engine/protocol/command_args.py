@@ -196,10 +196,10 @@ def parse_average(args: list[str]) -> AverageCheckpoints:
         if last < 2:
             raise CommandError("needs two checkpoints or more; one alone is no mean")
         return AverageCheckpoints(last=last)
-    if len(set(args)) < 2:
-        raise CommandError("needs a number N, or the names of two checkpoints or more")
     if len(set(args)) < len(args):
-        raise CommandError("names a checkpoint twice; name each of them once")
+        raise CommandError("names a checkpoint twice; name each of them once, and at least two")
+    if len(args) < 2:
+        raise CommandError("needs a number N, or the names of two checkpoints or more")
     return AverageCheckpoints(checkpoints=tuple(args))
 
 

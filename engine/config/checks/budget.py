@@ -76,5 +76,5 @@ def require_budget_left(config: RunConfig, used: Usage, resume: str) -> None:
 
 def way_on(spent: Spent, resume: str) -> str:
     """Return how to go on with a run that has used up a limit."""
-    higher = f"{max(1.5 * spent.limit, 1.1 * spent.used):.3g}"
+    higher = f"{1.5 * max(spent.limit, spent.used):.3g}"
     return f"raise it to go on: {resume} --set {spent.key}={higher}"
