@@ -20,9 +20,10 @@ class _Ancestors:
         match record.event:
             case RolledBack(checkpoint=name) | RunStarted(resumed_from=str(name)):
                 self.here = list(self.of.get(name, []))
-            case CheckpointSaved(name=name):
-                self.here = [*self.here, name]
-                self.of[name] = self.here
+            case CheckpointSaved(name=name, mean_of=mean_of):
+                self.of[name] = [*self.here, name]
+                # Training goes on beside a mean, unless a rollback or a resume takes it there.
+                self.here = self.here if mean_of else self.of[name]
                 return name
             case _:
                 pass

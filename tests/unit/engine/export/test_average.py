@@ -48,6 +48,20 @@ def test_checkpoints_that_were_rolled_back_are_not_on_the_way() -> None:
     assert names_leading_here(records) == ["a", "b", "d", "e"]
 
 
+def test_training_goes_on_beside_a_mean_until_a_rollback_takes_it_there() -> None:
+    mean: AnyEvent = CheckpointSaved(name="m", size_bytes=1, seconds=0.1, mean_of=["a", "b"])
+    back = RolledBack(checkpoint="m", from_step=6, to_step=4, old_timeline=1, new_timeline=2)
+    events = [saved(2, "a"), saved(4, "b"), (4, mean), saved(6, "c"), (4, back), saved(6, "d")]
+    records = [
+        Record(seq=seq, time=0.0, step=step, timeline=1, event=event)
+        for seq, (step, event) in enumerate(events)
+    ]
+    assert names_leading_here(records[:4]) == ["a", "b", "c"]
+    assert names_leading_to("c", records) == ["a", "b", "c"]
+    assert names_leading_to("m", records) == ["a", "b", "m"]
+    assert names_leading_here(records) == ["a", "b", "m", "d"]
+
+
 def test_a_rollback_to_an_abandoned_timeline_takes_its_own_checkpoints_with_it() -> None:
     first = RolledBack(checkpoint="a", from_step=4, to_step=2, old_timeline=1, new_timeline=2)
     second = RolledBack(checkpoint="b", from_step=3, to_step=4, old_timeline=2, new_timeline=3)
