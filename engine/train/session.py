@@ -426,7 +426,7 @@ def facts_before(
         trainer: its trainer.
         planned: the memory estimate; None without one.
         plan: compares the steps of the run with the estimate.
-        may_divide: whether no step depends on the micro-batch yet.
+        may_divide: whether no step depends on the micro-batch yet, so that the run begins here.
 
     Raises:
         MicroBatchTooLarge: the longest batch does not fit, and smaller ones are the same training.
@@ -449,7 +449,8 @@ def facts_before(
     facts |= memory_probe.try_longest(
         config, trainer, examples.train, collate, planned, plan, smaller=smaller
     )
-    return facts | make_graphs_ahead(config, trainer, examples.train, setup.plan.steps)
+    steps = setup.plan.steps
+    return facts | make_graphs_ahead(config, trainer, examples.train, steps, asks=may_divide)
 
 
 def describe(

@@ -23,11 +23,12 @@ def make_graphs_ahead(
     examples: Sequence[Any],
     steps: int,
     *,
+    asks: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[str, str]:
     """Make the graphs that a run is likely to need, and return the fact to show.
 
-    It ends early when a command interrupts it or after `MOST_S`; then, and for lengths that are
+    It ends early after `MOST_S`, or when a command interrupts it; then, and for lengths that are
     rare, graphs are made when they are needed. Without graphs there is no fact.
 
     Args:
@@ -35,6 +36,8 @@ def make_graphs_ahead(
         trainer: the trainer, with which a micro-batch was tried.
         examples: all training examples.
         steps: optimizer steps of the run.
+        asks: whether to look for commands, which then apply to the present step; False if a
+            checkpoint has yet to be restored.
         clock: returns a time in seconds.
     """
     train, begun = config.train, clock()
@@ -46,7 +49,8 @@ def make_graphs_ahead(
     )
 
     def may_go_on() -> bool:
-        return clock() - begun < MOST_S and bool(trainer.step_loop.may_continue())
+        in_time = clock() - begun < MOST_S
+        return in_time and (not asks or bool(trainer.step_loop.may_continue()))
 
     made, left = trainer.forward.make_ahead(lengths, may_go_on)
     if not made + left:

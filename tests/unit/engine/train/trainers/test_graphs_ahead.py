@@ -66,5 +66,11 @@ def test_a_command_ends_it() -> None:
     assert trainer.made == [1024]
 
 
+def test_no_command_is_taken_before_a_checkpoint_is_restored() -> None:
+    trainer = Trainer(calls=0)
+    make_graphs_ahead(CONFIG, trainer, RECORDS, 10, asks=False, clock=lambda: trainer.now)
+    assert trainer.made == [1024, 512, 64]
+
+
 def test_without_graphs_nothing_is_said() -> None:
     assert facts(Trainer(graphs=False)) == {}
