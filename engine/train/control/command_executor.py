@@ -374,7 +374,10 @@ class CommandExecutor:
         for prompt in self._config.eval.samples:
             if self._ends_evaluation():
                 break
-            self._sample(prompt)
+            try:
+                self._sample(prompt)
+            except Impossible as reason:
+                self._event_log.log("warning", f"no sample for the prompt {prompt!r}: {reason}")
         return f"loss {result.metrics['loss']:.4g}"
 
     def _average(self, command: AverageCheckpoints) -> tuple[str, str]:
@@ -395,6 +398,8 @@ class CommandExecutor:
             metric = metric if metric in before else "loss"
             with mean.in_place(names):
                 after = self._in_state(RunState.EVALUATING, self._run_evaluation).metrics
+                if metric not in after:
+                    raise Impossible(f"{metric} of the mean could not be measured; see the log")
                 better = is_better(metric, after[metric], before[metric])
                 kept = self._save_mean(names, after) if better else None
         except (CheckpointError, EvaluationInterrupted) as error:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...config.model_limits import ModelLimits
 from ...config.schema import RunConfig
 from ...config.tasks import PREFERENCE_TASKS
 from ...data.batches.batch_source import Batch
@@ -19,16 +20,18 @@ from ...losses.cross_entropy import IGNORED, selected_cross_entropy
 from ...losses.masks import Texts
 from ...losses.weights import drop_weights
 from ...model.hidden import HiddenStates, lm_head_of
+from ...protocol.commands import Chat
+from ..control.command_scheduler import Impossible
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
-from .chat import ChatModel, ChatResponder, chat_notes, why_no_base
+from .chat import MODEL, ChatModel, ChatResponder, chat_notes, why_no_base
 from .contrastive import PairTexts, across_ranks, join
 from .evaluation_batch import EvaluationBatch
 from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
 from .reward import evaluate_rewards
-from .user_metrics import UserMetrics, generated, load_functions, prompted
+from .user_metrics import UserMetrics, answerable, generated, load_functions, prompted
 
 
 class HeldOut(NamedTuple):
@@ -78,11 +81,12 @@ class Evaluator:
         """Return what computes the metrics of the user's functions from the first records."""
         records = [one for one in map(prompted, self._given) if one is not None]
         wanted = self._config.eval.metric_records
+        tokens = self._config.eval.metric_tokens
         if not records:
             event_log.log("warning", "eval.metrics: no held-out record has a prompt and an answer")
         return UserMetrics(
             load_functions(self._config.eval.metrics, event_log.log),
-            records[:wanted],
+            answerable(records, tokens, self._limits, event_log.log)[:wanted],
             self._tokenizer,
             self._agreement,
             event_log.log,
@@ -256,9 +260,15 @@ class Evaluator:
         return [sum(column) for column in zip(*rows, strict=True)]
 
     def sample(self, prompt: str) -> str:
-        """Generate text greedily with the weights, or with their average if the run keeps one."""
+        """Generate text greedily with the weights, or with their average if the run keeps one.
+
+        Raises:
+            Impossible: the prompt cannot be continued; nothing was changed.
+        """
+        inputs = self._answering.encode(Chat(prompt=prompt), MODEL)
+        self._require_room(inputs["input_ids"].shape[1])
         with self._evaluation_mode():
-            inputs = self._encode(prompt).to(self._trainer.args.device)
+            inputs = inputs.to(self._trainer.args.device)
             output = self._trainer.model.generate(
                 **inputs,
                 max_new_tokens=self._config.eval.sample_tokens,
@@ -270,10 +280,32 @@ class Evaluator:
         new = output[0, inputs["input_ids"].shape[1] :]
         return str(self._tokenizer.decode(new, skip_special_tokens=True))
 
+    def _require_room(self, prompt_tokens: int) -> None:
+        """Refuse a prompt whose continuation would leave the positions of a model with fixed ones.
+
+        Raises:
+            Impossible: it would.
+        """
+        limits, tokens = self._limits, self._config.eval.sample_tokens
+        if limits.fixed and limits.positions and prompt_tokens + tokens > limits.positions:
+            raise Impossible(
+                f"the prompt has {prompt_tokens:,} tokens, which with eval.sample_tokens: {tokens} "
+                f"are more than the {limits.positions:,} positions of the model; shorten the "
+                "prompt, or lower eval.sample_tokens"
+            )
+
+    @property
+    def _limits(self) -> ModelLimits:
+        return ModelLimits.of(self._trainer.model.config.get_text_config().to_dict())
+
     @property
     def responder(self) -> ChatResponder:
         """What answers chats by the base, and by the weights or their average."""
-        answering = ChatModel(
+        return ChatResponder(self._answering, self._agreement)
+
+    @property
+    def _answering(self) -> ChatModel:
+        return ChatModel(
             model=self._trainer.model,
             tokenizer=self._tokenizer,
             device=self._trainer.args.device,
@@ -281,17 +313,6 @@ class Evaluator:
             no_base=why_no_base(self._config),
             sharded=self._config.train.shards,
             notes=chat_notes(self._config),
-        )
-        return ChatResponder(answering, self._agreement)
-
-    def _encode(self, prompt: str) -> Any:
-        if not self._tokenizer.chat_template:
-            return self._tokenizer(prompt, return_tensors="pt")
-        return self._tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
         )
 
 

@@ -7,24 +7,30 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import util
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from ...config.checks.user_metrics import named_function
+from ...config.model_limits import ModelLimits
 from ...data.dataset import Example
 from ...data.tokens.examples import PreferenceExample, RatedExample, TextExample
 from ...losses.cross_entropy import IGNORED
+from ..checkpoint.rng import capture_rng, restore_rng
 from ..distributed.agreement import Agreement, attempt
 
 MetricFunction = Callable[..., Any]
 Generate = Callable[[list[list[int]]], list[list[int]]]
 Log = Callable[[str, str], None]
+_RAISED = (Exception, SystemExit)
+"""What the user's code may raise without ending the run; a script may call `sys.exit`."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,33 @@ def prompted(example: Example) -> PromptedRecord | None:
     prompt = text.input_ids[:start]
     # A text that is learned from its first token on has no prompt.
     return PromptedRecord(prompt, text.input_ids[start : end + 1]) if start > 1 else None
+
+
+def answerable(
+    records: Sequence[PromptedRecord], tokens: int, limits: ModelLimits, log: Log
+) -> list[PromptedRecord]:
+    """Return the records whose answer fits behind the prompt in a model with fixed positions.
+
+    Such a model cannot run beyond them; on a GPU the attempt would end the process. The others are
+    counted in a warning.
+
+    Args:
+        records: the records.
+        tokens: largest number of tokens of an answer.
+        limits: the limits of the model.
+        log: receives a level and a text.
+    """
+    if not limits.fixed or limits.positions is None:
+        return list(records)
+    kept = [one for one in records if len(one.prompt_ids) + tokens <= limits.positions]
+    if left_out := len(records) - len(kept):
+        log(
+            "warning",
+            f"eval.metrics: {left_out} of {len(records)} held-out records are left out, because "
+            f"prompt and eval.metric_tokens: {tokens} are longer than the {limits.positions:,} "
+            "positions of the model; lower eval.metric_tokens",
+        )
+    return kept
 
 
 class UserMetrics:
@@ -142,7 +175,7 @@ class UserMetrics:
         try:
             if texts["prompts"]:
                 scores = scores_of(self._functions[name](**texts), len(texts["prompts"]))
-        except Exception as raised:  # noqa: BLE001 -- the user's code; it must not end the run
+        except _RAISED as raised:
             error = f"{type(raised).__name__}: {raised}"
         if errors := self._agreement.errors(error):
             self._log("warning", f"metric {name} is missing: {'; '.join(errors)}")
@@ -174,24 +207,27 @@ def scores_of(returned: Any, expected: int) -> list[float]:
 
 
 def load_functions(entries: Sequence[str], log: Log) -> dict[str, MetricFunction]:
-    """Return the user's functions by their names; one that cannot be loaded fails when called."""
-    found = {}
-    for entry in entries:
-        file, name = named_function(entry)
-        found[name] = _loaded(file, name, log)
+    """Return the user's functions by their names; one that cannot be loaded fails when called.
+
+    A file with several functions is executed once. Random generators are as before.
+    """
+    found, modules, rng = {}, dict[str, ModuleType](), capture_rng()
+    try:
+        for entry in entries:
+            file, name = named_function(entry)
+            found[name] = _loaded(file, name, modules, log)
+    finally:
+        restore_rng(rng)
     return found
 
 
-def _loaded(file: str, name: str, log: Log) -> MetricFunction:
+def _loaded(file: str, name: str, modules: dict[str, ModuleType], log: Log) -> MetricFunction:
     try:
         digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:12]
-        spec = util.spec_from_file_location(f"fttui_metric_{digest}", file)
-        assert spec is not None, "a file that ends with .py has a loader"
-        assert spec.loader is not None
-        module = util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        function: MetricFunction = getattr(module, name)
-    except Exception as error:  # noqa: BLE001 -- the user's code; it must not end the run
+        if file not in modules:
+            modules[file] = _executed(file)
+        function: MetricFunction = getattr(modules[file], name)
+    except _RAISED as error:
         text = f"{file} cannot be loaded: {type(error).__name__}: {error}"
         log("warning", f"metric {name} will be missing: {text}")
 
@@ -201,6 +237,21 @@ def _loaded(file: str, name: str, log: Log) -> MetricFunction:
         return missing
     log("info", f"metric {name} is computed by {file} (sha256 {digest})")
     return function
+
+
+def _executed(file: str) -> ModuleType:
+    """Execute a file as a module; it is known by its name, as dataclasses and pickling need."""
+    known_as = f"fttui_metric_{hashlib.sha256(file.encode()).hexdigest()[:12]}"
+    spec = util.spec_from_file_location(known_as, file)
+    assert spec is not None, "a file that ends with .py has a loader"
+    assert spec.loader is not None
+    module = sys.modules[known_as] = util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        sys.modules.pop(known_as, None)
+        raise
+    return module
 
 
 def generated(model: Any, prompts: list[list[int]], tokens: int, **options: Any) -> list[list[int]]:

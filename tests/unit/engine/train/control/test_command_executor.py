@@ -184,7 +184,7 @@ class FakeMonitor:
 class Bench:
     """An executor with everything around it."""
 
-    def __init__(self, folder: Path, **sections: Any) -> None:
+    def __init__(self, folder: Path, mean: Any = None, **sections: Any) -> None:
         run = RunDirectory(folder)
         run.checkpoints.mkdir(parents=True)
         config = msgspec.convert(
@@ -215,7 +215,7 @@ class Bench:
             trainer=cast("ControlledTrainer", self.trainer),
             checkpointer=Checkpointer(run, self.trainer, SingleRank(), 1),
             monitor=cast("TrainingMonitor", self.monitor),
-            on_request=OnRequest(profiler, NoReplay(), None),
+            on_request=OnRequest(profiler, NoReplay(), mean),
             ends_evaluation=lambda: self.stops,
         )
 
@@ -486,3 +486,28 @@ def test_an_agent_stops_a_run_only_with_a_checkpoint(bench: Bench) -> None:
     bench.trainer.unwritable = False
     with bench.control.within(LEASH):
         assert "saved step-000003" in bench.do("stop")[1]
+
+
+def test_a_mean_of_which_the_deciding_metric_is_missing_is_refused(tmp_path: Path) -> None:
+    mean = SimpleNamespace(chosen=lambda *_: ["a", "b"], in_place=lambda _: nullcontext())
+    bench = Bench(tmp_path, mean=mean, checkpoint={"best": "exact"})
+    bench.monitor.metrics_here = {"loss": 3.0, "exact": 0.5}  # now the function fails
+    with pytest.raises(Impossible, match="exact of the mean could not be measured"):
+        bench.do("soup 2")
+    assert bench.log.state is RunState.RUNNING
+    assert not bench.found(CheckpointSaved)
+
+
+def test_a_sample_that_is_impossible_does_not_end_the_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, eval={"samples": ["far too long", "short"]})
+
+    def sample(prompt: str) -> str:
+        if prompt != "short":
+            raise Impossible("it has too many tokens")
+        return "text"
+
+    bench.trainer.sample = sample
+    bench.do("eval")
+    assert [event.prompt for event in bench.found(SampleGenerated)] == ["short"]
+    (told,) = bench.found(LogEmitted)
+    assert told.text == "no sample for the prompt 'far too long': it has too many tokens"

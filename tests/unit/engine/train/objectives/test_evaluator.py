@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.losses.masks import Texts
+from fttui.engine.train.control.command_scheduler import Impossible
 from fttui.engine.train.control.controlled_trainer import EvaluationInterrupted
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.objectives.contrastive import PairTexts
 from fttui.engine.train.objectives.evaluator import Evaluator
+from tests.support.tokenizer import tiny_tokenizer
 
 WIDTH = 8
 
@@ -188,3 +190,32 @@ def test_an_evaluation_that_runs_out_of_memory_takes_fewer_examples_at_once(task
     small.model.forward = fits_one
     assert small.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
     assert small.lengths[-5:] == [2] * 5
+
+
+def test_a_sample_beyond_fixed_positions_is_refused() -> None:
+    tokenizer = tiny_tokenizer()
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=len(tokenizer), n_positions=64, n_embd=8, n_layer=1, n_head=1)
+    )
+    config = msgspec.convert(
+        {
+            "model": {"id": "m"},
+            "data": {"train": "d"},
+            "train": {},
+            "eval": {"sample_tokens": 4},
+        },
+        RunConfig,
+    )
+    trainer = SimpleNamespace(
+        model=model,
+        forward=SimpleNamespace(make_room=lambda: None),
+        args=SimpleNamespace(device=torch.device("cpu")),
+        compute_loss_context_manager=nullcontext,
+    )
+    log: Any = SimpleNamespace(progress=lambda *_: None, log=lambda *_: None)
+    evaluator = Evaluator(
+        config, trainer, tokenizer, [], collate, agreement=SingleRank(), event_log=log
+    )
+    assert isinstance(evaluator.sample("yes"), str)
+    with pytest.raises(Impossible, match="more than the 64 positions"):
+        evaluator.sample("yes " * 80)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from fttui.engine.config.checks.user_metrics import user_metric_problems
+from fttui.engine.config.model_limits import ModelLimits
 from fttui.engine.core.model_selection import is_better
 from fttui.engine.data.tokens.examples import PreferenceExample, TextExample
 from fttui.engine.losses.cross_entropy import IGNORED
@@ -15,6 +17,7 @@ from fttui.engine.train.distributed.agreement import Agreement, SingleRank
 from fttui.engine.train.objectives.user_metrics import (
     PromptedRecord,
     UserMetrics,
+    answerable,
     load_functions,
     prompted,
 )
@@ -25,6 +28,9 @@ TOKENIZER = tiny_tokenizer()
 SOURCE = """
 def exact(prompts, completions, references):
     return [a == b for a, b in zip(completions, references)]
+
+def ends(prompts, completions, references):
+    raise SystemExit("no key")
 
 def broken(prompts, completions, references):
     raise KeyError("no such judge")
@@ -82,6 +88,7 @@ def test_ranks_share_the_records_and_have_the_same_mean(file: Path) -> None:
     ("name", "told"),
     [
         ("broken", "KeyError: 'no such judge'"),
+        ("ends", "SystemExit: no key"),
         ("short", "got 1 scores, expected 5"),
         ("single", "expected a list with a number per completion"),
     ],
@@ -100,6 +107,40 @@ def test_a_file_that_cannot_be_loaded_is_told_at_once_and_at_each_evaluation(fil
     log: list[str] = []
     assert measure(file, "exact", log=log) == {}
     assert log
+
+
+def test_a_file_is_executed_once_and_draws_no_random_number_of_the_run(file: Path) -> None:
+    count = file.with_name("count")
+    file.write_text(
+        "from __future__ import annotations\n"
+        "import dataclasses, torch\n"
+        "torch.manual_seed(0)\n"
+        f"open({str(count)!r}, 'a').write('x')\n"
+        "@dataclasses.dataclass\nclass Score:\n    value: float\n"
+        "def one(prompts, **_):\n    return [Score(1.0).value for _ in prompts]\n"
+        "two = one\n"
+    )
+    before = torch.get_rng_state()
+    assert measure(file, "one", "two") == {"one": 1.0, "two": 1.0}
+    assert torch.equal(torch.get_rng_state(), before)
+    assert count.read_text() == "x"
+
+
+def test_a_script_that_ends_itself_does_not_end_the_run(file: Path) -> None:
+    file.write_text("import sys\n\ndef exact(**_): ...\n\nsys.exit(2)\n")
+    log: list[str] = []
+    load_functions([f"{file}:exact"], lambda _, text: log.append(text))
+    assert "SystemExit: 2" in log[0]
+
+
+def test_answers_beyond_fixed_positions_are_left_out_and_counted() -> None:
+    log: list[str] = []
+    records = [PromptedRecord([1] * size, [2]) for size in (4, 8, 9)]
+    limits = ModelLimits(positions=12, fixed=True)
+    kept = answerable(records, 4, limits, lambda _, text: log.append(text))
+    assert kept == records[:2]
+    assert "1 of 3 held-out records are left out" in log[0]
+    assert answerable(records, 4, ModelLimits(positions=12), lambda *_: None) == records
 
 
 def test_scores_that_are_no_numbers_are_left_out_and_counted(file: Path) -> None:
@@ -143,7 +184,7 @@ def test_what_names_no_function_is_refused_before_the_run(file: Path) -> None:
 
     assert fault(f"{file}:exact", f"{file}:word_error") == ""
     assert "expected FILE.py:FUNCTION" in fault("exact")
-    assert "it defines: exact, broken" in fault(f"{file}:exactly")
+    assert "it defines: exact, ends, broken" in fault(f"{file}:exactly")
     assert "cannot be read as Python" in fault("nowhere.py:exact")
     assert "named twice" in fault(f"{file}:exact", f"{file}:exact")
     file.write_text("def loss(): ...")
