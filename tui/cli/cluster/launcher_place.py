@@ -206,7 +206,7 @@ def launcher_place(
     numbers = _numbers(launcher, environment)
     _require_consistent(name, numbers)
     local_size, rank = numbers["local_size"], numbers["rank"]
-    port = int(environment.get("MASTER_PORT", "29500"))
+    port = _whole(name, environment, "MASTER_PORT", 29500)
     return LauncherPlace(
         name,
         rank,
@@ -218,13 +218,28 @@ def launcher_place(
         environment.get("MASTER_ADDR", ""),
         port + 1 if port < _LAST_PORT else port - 1,
         agent,
-        int(environment.get("TORCHELASTIC_RESTART_COUNT", "0")),
+        _whole(name, environment, "TORCHELASTIC_RESTART_COUNT", 0),
         tuple(
             f"{key}={environment[key]}"
             for key in _SETTINGS
             if environment.get(key, "no").lower() not in ("no", "false", "0", "1", "")
         ),
     )
+
+
+def _whole(launcher: str, environment: Mapping[str, str], name: str, default: int) -> int:
+    """Return the number that a variable holds.
+
+    Raises:
+        ConfigError: It is no whole number from 0 to the largest port.
+    """
+    text = environment.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and int(text) <= _LAST_PORT):
+        raise ConfigError(
+            f"got --nodes {launcher}, but the variable {name} is {text!r}; expected a whole number "
+            f"from 0 to {_LAST_PORT}"
+        )
+    return int(text)
 
 
 def _left(environment: Mapping[str, str]) -> str:

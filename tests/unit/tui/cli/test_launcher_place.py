@@ -118,6 +118,13 @@ def test_variables_that_contradict_each_other_are_refused(
         found("torchrun", TORCH, **changed)
 
 
+@pytest.mark.parametrize("name", ["MASTER_PORT", "TORCHELASTIC_RESTART_COUNT"])
+@pytest.mark.parametrize("text", ["x", "-1", "1.5", "99999"])
+def test_a_variable_that_is_no_number_is_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"the variable {name} is '{text}'"):
+        found("torchrun", TORCH, **{name: text})
+
+
 def test_accelerate_sets_no_ranks_for_a_single_process_and_gives_settings() -> None:
     place = launcher_place(
         "accelerate", {"ACCELERATE_MIXED_PRECISION": "fp16"}, lambda: [agent("accelerate")]
