@@ -153,6 +153,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
+    except EOFError:
+        warn("fttui: the input ended before a question was answered; nothing was started")
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader closed the pipe, as `| head` does; Python must not report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -81,11 +81,11 @@ class TrialLoop:
         Raises:
             FttuiError: the study cannot be written.
         """
-        repeats = 0
+        repeats, before = 0, self._ended()
         while (left := self._left()) > 0:
             if deadline is not None and time.monotonic() >= deadline:
                 return f"the time limit is reached, with {left} trials left"
-            if self._only_failures():
+            if self._only_failures(before):
                 return f"the first {MOST_FAILURES} trials failed, and so would the next"
             trial = self._study.next_trial()
             known = repeated(self._study.results(), trial.values)
@@ -111,9 +111,18 @@ class TrialLoop:
         wanted = self._plan.trials if most is None else min(most, self._plan.trials)
         return wanted - len(ended)
 
-    def _only_failures(self) -> bool:
+    def _ended(self) -> list[int]:
+        """Return the numbers of the trials that have ended."""
+        return [one.number for one in self._study.results() if one.state != "open"]
+
+    def _only_failures(self, before: Sequence[int]) -> bool:
+        """Whether no trial has succeeded, and enough have failed since this process began.
+
+        What let those of an earlier process fail may be mended since.
+        """
         ended = [one for one in self._study.results() if one.state != "open"]
-        return len(ended) >= MOST_FAILURES and all(one.state == "failed" for one in ended)
+        since = [one for one in ended if one.number not in before]
+        return len(since) >= MOST_FAILURES and all(one.state == "failed" for one in ended)
 
     def _trial(self, trial: OpenTrial, deadline: float | None) -> TrialResult | None:
         """Train a trial; return None if the time limit has interrupted it."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _TRIALS = 20
 _EVALUATIONS = 5
 """Evaluations of a trial if the configuration has fewer, so that it can end early."""
+_LARGEST_SEED = 2**31
 _UNITS_S = {"d": 86_400, "h": 3600, "m": 60, "s": 1, "": 1}
 _OF_THE_SWEEP = {
     "name": "each trial has a name of its own",
@@ -43,9 +44,10 @@ def time_limit_s(text: str) -> float:
     Raises:
         ConfigError: it is no such time, or not above 0.
     """
-    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([dhms]?)", text)
+    parts = re.findall(r"(\d+(?:\.\d+)?)\s*([dhms]?)", text, re.ASCII)
     total = sum(float(number) * _UNITS_S[unit] for number, unit in parts)
-    if not re.fullmatch(r"(?:\d+(?:\.\d+)?\s*[dhms]?\s*)+", text) or total <= 0:
+    form = r"\s*(?:\d+(?:\.\d+)?\s*[dhms]\s*)*(?:\d+(?:\.\d+)?\s*)?"
+    if not re.fullmatch(form, text, re.ASCII) or total <= 0:
         raise ConfigError(f"--time-limit: got {text!r}, expected a time such as 90m or 2h30m")
     return total
 
@@ -81,8 +83,9 @@ def make_plan(
     evaluates = bool(config.data.eval or config.data.eval_fraction)
     by = options.by or (f"{EVAL}loss" if evaluates else LOSS)
     _require_metric(by, evaluates)
-    steps = options.steps or config.train.steps
+    steps = config.train.steps if options.steps is None else options.steps
     trials = _TRIALS if options.trials is None else options.trials
+    require_seed(options.seed)
     if steps is None:
         raise ConfigError(f"{path} gives epochs; say how many steps a trial has: --steps N")
     if steps < 1 or trials < 1:
@@ -112,6 +115,16 @@ def make_plan(
         seed=options.seed or 0,
         created=time.time(),
     )
+
+
+def require_seed(seed: int | None) -> None:
+    """Check that the sampler can take a seed.
+
+    Raises:
+        ConfigError: it is below 0, or too large.
+    """
+    if seed is not None and not 0 <= seed < _LARGEST_SEED:
+        raise ConfigError(f"--seed must be from 0 to {_LARGEST_SEED - 1}, got {seed}")
 
 
 def _require_metric(by: str, evaluates: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
+from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.thresholds import lower_is_better
 
 from ...view_model.race.race_state import EVAL
@@ -66,7 +67,11 @@ class OpenTrial:
 
 
 class Study:
-    """The trials of a sweep, stored in its folder, so that another process can go on with them."""
+    """The trials of a sweep, stored in its folder, so that another process can go on with them.
+
+    Raises:
+        FttuiError: the file of the study is damaged.
+    """
 
     def __init__(self, folder: SweepFolder, plan: SweepPlan, space: Sequence[Axis]) -> None:
         import optuna
@@ -77,13 +82,19 @@ class Study:
         self._plan = plan
         self._space = space
         lower = lower_is_better(plan.by.removeprefix(EVAL))
-        self._study = optuna.create_study(
-            study_name=folder.id,
-            storage=JournalStorage(JournalFileBackend(str(folder.study))),
-            direction="minimize" if lower else "maximize",
-            load_if_exists=True,
-            pruner=_pruner(plan),
-        )
+        try:
+            self._study = optuna.create_study(
+                study_name=folder.id,
+                storage=JournalStorage(JournalFileBackend(str(folder.study))),
+                direction="minimize" if lower else "maximize",
+                load_if_exists=True,
+                pruner=_pruner(plan),
+            )
+        except (ValueError, KeyError) as error:
+            raise FttuiError(
+                f"{folder.study} is damaged ({error}); the runs of its trials are untouched: begin "
+                "another sweep"
+            ) from None
         # Another seed in each process, or one that goes on would draw the first values again.
         self._study.sampler = _sampler(plan, plan.seed + len(self._study.trials))
         self._distributions = {axis.key: _distribution(axis) for axis in space}

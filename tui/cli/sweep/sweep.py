@@ -86,6 +86,7 @@ def _sweep(options: argparse.Namespace) -> int:
     limit_s = None if options.time_limit is None else time_limit_s(options.time_limit)
     first = options.settings[0] if options.settings else None
     new = first is not None and "=" not in first and Path(first).suffix in (".yaml", ".yml")
+    _require_used(options, new)
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=new)
     if new or options.go_on:
@@ -101,6 +102,36 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.go_on:
         return _go_on(root, folder, plan, space, options, limit_s)
     return _show(root, folder, plan, space)
+
+
+def _require_used(options: argparse.Namespace, new: bool) -> None:
+    """Refuse options that would not be used.
+
+    Raises:
+        ConfigError: results are only shown and an option is about trials, or a new sweep is to go
+            on.
+    """
+    if new and options.go_on:
+        raise ConfigError(
+            "--go-on takes the name of a sweep, and a YAML file begins a new one; leave one out"
+        )
+    if new or options.go_on:
+        return
+    given = {"--trials": options.trials, "--time-limit": options.time_limit,
+             "--yes": options.yes or None, "--force": options.force or None,
+             **_fixed(options)}  # fmt: skip
+    if names := [name for name, value in given.items() if value is not None]:
+        raise ConfigError(
+            f"{names[0]} has no effect where results are shown; add --go-on to train, or leave it "
+            "out"
+        )
+
+
+def _fixed(options: argparse.Namespace) -> dict[str, object]:
+    """Return the options that cannot change while a sweep goes on, None for those not given."""
+    return {"--steps": options.steps, "--by": options.by, "--sampler": options.sampler,
+            "--pruner": options.pruner, "--seed": options.seed,
+            "--set": options.overrides or None}  # fmt: skip
 
 
 def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float | None) -> int:
@@ -167,18 +198,18 @@ def _go_on(
     """Go on with a sweep, maybe with another number of trials.
 
     Raises:
-        ConfigError: an option would change what its trials are compared by.
+        ConfigError: an option would change what its trials are compared by, or the number of
+            trials is not valid.
+        FttuiError: another process trains its trials.
     """
-    fixed = {"--steps": options.steps, "--by": options.by, "--sampler": options.sampler,
-             "--pruner": options.pruner, "--seed": options.seed,
-             "--set": options.overrides or None}  # fmt: skip
-    if given := [name for name, value in fixed.items() if value is not None]:
+    if given := [name for name, value in _fixed(options).items() if value is not None]:
         raise ConfigError(
             f"{given[0]} cannot change while a sweep goes on; begin another one, or leave it out"
         )
-    if options.trials is not None and options.trials != plan.trials:
+    if options.trials is not None and options.trials < 1:
+        raise ConfigError(f"--trials must be ≥ 1, got {options.trials}")
+    if options.trials is not None:
         plan = msgspec.structs.replace(plan, trials=options.trials)
-        folder.store_plan(plan)
     return _train(root, folder, plan, space, options, limit_s)
 
 
@@ -216,6 +247,9 @@ def _train(
     from .trial_run import TrialRuns
 
     with folder.locked():
+        if dropped := folder.drop_cut_line():
+            say(f"note: the last {dropped:,} bytes of {folder.study} were cut off and are dropped")
+        folder.store_plan(plan)  # only now, because another process may have held the lock
         study = Study(folder, plan, space)
         runs = TrialRuns(root, folder, options)
         sweep = TrialLoop(plan, space, study, runs, root, _telling(folder, plan, space, study))

@@ -88,6 +88,20 @@ class SweepFolder:
         """Write what the sweep searches."""
         write_atomically(self.plan_file, msgspec.json.format(msgspec.json.encode(plan)))
 
+    def drop_cut_line(self) -> int:
+        """Drop an incomplete last line of the study; return its bytes, 0 without one.
+
+        A process that ended while it wrote has left it. Optuna would write its next line behind it,
+        and could not read the study any more. The lock of the sweep must be held.
+        """
+        if not self.study.exists():
+            return 0
+        content = self.study.read_bytes()
+        whole = content.rfind(b"\n") + 1
+        if whole < len(content):
+            os.truncate(self.study, whole)
+        return len(content) - whole
+
     def store_best(self, text: str) -> None:
         """Write the configuration with the best settings."""
         write_atomically(self.best, text.encode())

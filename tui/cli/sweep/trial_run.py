@@ -69,7 +69,11 @@ class TrialRuns:
         run = new_run(self._root, base, loaded, overrides)
         train = loaded.config.train
         started = start_engine(run, train.devices, restarts=train.restarts)
-        started.wait_until_marked(_STARTS_IN_S)
+        try:
+            started.wait_until_marked(_STARTS_IN_S)
+        except KeyboardInterrupt:  # nothing knows this run yet; it would train on unseen
+            started.process.send_signal(signal.SIGINT)
+            raise
         return run
 
     def take_up(self, run: RunDirectory) -> bool:

@@ -14,6 +14,9 @@ MOST_POINTS = 100_000
 """Largest number of combinations that a grid may have."""
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[{(]*[\]})])")
 
+_PARENT_FOLDER = re.compile(r"(?:^|[,/\[\s])\.\.(?=[/,\]\s]|$)")
+"""The part `..` of a path, which is no range."""
+
 
 @dataclass(frozen=True)
 class Axis:
@@ -38,11 +41,23 @@ class Axis:
         """All values in their order; None for a range that has no step."""
         if self.choices:
             return self.choices
-        step = self.step or (1 if self.whole and not self.log else None)
-        if step is None:
+        step, count = self._distance, self.count
+        if step is None or count is None:
             return None
-        count = math.floor((self.high - self.low) / step + 1e-9) + 1
         return tuple(self.text(_rounded(self.low + n * step)) for n in range(count))
+
+    @property
+    def count(self) -> int | None:
+        """The number of values; None for a range that has no step."""
+        if self.choices:
+            return len(self.choices)
+        step = self._distance
+        return None if step is None else math.floor((self.high - self.low) / step + 1e-9) + 1
+
+    @property
+    def _distance(self) -> float | None:
+        """Distance of the values of a range; None if it is not the same everywhere."""
+        return self.step or (1.0 if self.whole and not self.log else None)
 
     @property
     def tried_first(self) -> tuple[str, ...]:
@@ -90,7 +105,7 @@ def _axis(word: str, whole: Callable[[str], bool]) -> Axis:
     key, equals, text = word.partition("=")
     if not equals or not key or not text:
         raise ConfigError(f"got {word!r}, expected a key and its values, such as: {FORM}")
-    if ".." in text:
+    if ".." in text and not _PARENT_FOLDER.search(text):
         return _range(key, word, text, whole(key))
     choices = tuple(value.strip() for value in _OUTSIDE_BRACKETS.split(text))
     if len(set(choices)) < len(choices):
@@ -134,10 +149,9 @@ def _number(text: str, word: str) -> float:
 
 def points(space: Sequence[Axis]) -> int | None:
     """Return the number of combinations; None if a range without a step has no end of them."""
-    counts = [axis.values for axis in space]
-    if any(values is None for values in counts):
-        return None
-    return math.prod(len(values or ()) for values in counts)
+    counts = [axis.count for axis in space]
+    known = [count for count in counts if count is not None]
+    return math.prod(known) if len(known) == len(counts) else None
 
 
 def label(space: Sequence[Axis], values: Mapping[str, str]) -> str:

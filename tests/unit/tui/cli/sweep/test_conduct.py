@@ -163,9 +163,12 @@ def test_a_sweep_whose_first_trials_all_fail_ends(tmp_path: Path) -> None:
     def refused(overrides: list[str]) -> RunDirectory:
         raise ConfigError("no")
 
-    scene.runs.start = refused  # type: ignore[method-assign]
+    start, scene.runs.start = scene.runs.start, refused  # type: ignore[method-assign]
     assert "the first 5 trials failed" in scene.train(plan(20))
     assert failures(scene.results()) == {"settings": 5}
+    scene.runs.start = start  # type: ignore[method-assign]
+    assert scene.train(plan(6)) == ""  # its cause is mended, and the sweep goes on
+    assert best_of("eval.loss", scene.results()) is not None
 
 
 def test_no_trial_begins_after_the_time_limit(tmp_path: Path) -> None:

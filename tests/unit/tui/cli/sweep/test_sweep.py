@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from fttui.tui.cli.main import main
 from fttui.tui.cli.sweep.prepare import time_limit_s, whole_only
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep import best_text
-from fttui.tui.cli.sweep.sweep_folder import new_sweep_folder
+from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
 from fttui.tui.cli.sweep.sweep_text import cost_line, result_lines, table_lines, trial_line
 from fttui.tui.view_model.race.rounds import MeasuredTimes
 from fttui.tui.view_model.sweep.search_space import Axis, parse_space
@@ -61,6 +62,9 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["train.lr=1e-4..1e-3", "--sampler", "grid"], "needs values or ranges with a step"),
         (["train.lr=1e-4,1e-3", "--by", "accuracy"], "--by must be loss or eval.NAME"),
         (["train.lr=1e-4,1e-3", "--trials", "0"], "must be ≥ 1"),
+        (["train.lr=1e-4,1e-3", "--steps", "0"], "must be ≥ 1, got 0"),
+        (["train.lr=1e-4,1e-3", "--seed", "-1"], "--seed must be from 0"),
+        (["train.lr=1e-4,1e-3", "--go-on"], "a YAML file begins a new one"),
         (["train.lr=1e-4,1e-3", "--set", "train.nodes=2"], "a sweep trains on one machine"),
         (["train.lr=1e-4,1e-3", "--time-limit", "soon"], "expected a time such as 90m"),
         (["train.lr=1e-4,1e-3", "--set", "data.eval_fraction=0", "--by", "eval.loss"],
@@ -206,7 +210,65 @@ def test_times_are_read(text: str, seconds: float) -> None:
     assert time_limit_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "h", "0", "-3m", "3 weeks"])
+@pytest.mark.parametrize("text", ["", "h", "0", "-3m", "3 weeks", "1" * 40 + "x"])
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected a time such as 90m"):
         time_limit_s(text)
+
+
+@pytest.fixture
+def begun(config: Path) -> SweepFolder:
+    folder = new_sweep_folder(config.parent / "runs", "mine")
+    folder.store(PLAN, "name: mine", "name: mine")
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words", [["--trials", "9"], ["--steps", "3"], ["--time-limit", "1h"], ["--set", "a=b"]]
+)
+def test_options_that_would_not_be_used_are_refused(
+    begun: SweepFolder, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    code, text = said(capsys, begun.id, *words)
+    assert code == 2
+    assert f"{words[0]} has no effect where results are shown; add --go-on" in text
+
+
+def test_the_plan_stays_where_no_trial_may_be_trained(
+    begun: SweepFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said(capsys, begun.id, "--go-on", "--trials", "-3")[0] == 2
+    with begun.locked():
+        assert "another process" in said(capsys, begun.id, "--go-on", "--trials", "9")[1]
+    assert begun.plan() == PLAN
+
+
+def test_a_study_goes_on_behind_a_line_that_was_cut(begun: SweepFolder) -> None:
+    first = Study(begun, PLAN, space()).next_trial().values
+    whole = begun.study.read_bytes()
+    with begun.study.open("ab") as file:
+        file.write(b'{"op_code":4,"tr')
+    assert begun.drop_cut_line() == 16
+    assert begun.study.read_bytes() == whole
+    assert [one.values for one in Study(begun, PLAN, space()).results()] == [first]
+    assert begun.drop_cut_line() == 0
+
+
+def test_a_damaged_study_is_named(begun: SweepFolder, capsys: pytest.CaptureFixture[str]) -> None:
+    Study(begun, PLAN, space())
+    begun.study.write_bytes(b"\xff{\n" + begun.study.read_bytes())
+    code, text = said(capsys, begun.id)
+    assert code == 1
+    assert "study.log is damaged" in text
+
+
+def test_an_input_that_ends_at_the_question_starts_nothing(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    code, text = said(capsys, str(config), *WORDS)
+    assert code == 130
+    assert "nothing was started" in text
+    assert not (config.parent / "runs").exists()

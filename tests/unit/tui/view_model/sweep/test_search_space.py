@@ -45,6 +45,12 @@ def test_the_number_of_combinations_is_known_where_there_is_one() -> None:
     assert points(space("adapter.r=4..7", "train.lr=1e-3,1e-4")) == 8
     assert points(space("adapter.r=4,8", "train.lr=1e-4..1e-3")) is None
     assert points(space("train.clip=0..1:0.1")) == 11
+    assert points(space("train.warmup=0..4000000000")) == 4_000_000_001  # without a list of them
+
+
+def test_the_parent_folder_of_a_path_is_no_range() -> None:
+    (axis,) = space("data.train=../a.jsonl,../../b.jsonl,[../c.jsonl, d/../e.jsonl]")
+    assert axis.choices == ("../a.jsonl", "../../b.jsonl", "[../c.jsonl, d/../e.jsonl]")
 
 
 @pytest.mark.parametrize(
