@@ -15,7 +15,13 @@ from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
 from ...connection.race.planning import plan_race, require_sound
-from ...connection.race.race_file import race_lock, read_race, store_race
+from ...connection.race.race_file import (
+    changed_at,
+    conducted_by,
+    race_lock,
+    read_race,
+    store_race,
+)
 from ...dialogs.race_text import (
     gone_on_line,
     place_line,
@@ -66,14 +72,15 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--keep",
-        default="best",
         metavar="WHICH",
-        help="what the run goes on with: best (default), the number of a variant, or none",
+        help="what the run goes on with: best (default; with --go-on as chosen before), the number "
+        "of a variant, or none",
     )
     parser.add_argument(
         "--then",
         choices=AFTER,
-        help="what the run does afterwards; default: go, or pause if it was paused before",
+        help="what the run does afterwards; default: go, or pause if it was paused before; with "
+        "--go-on as chosen before",
     )
     parser.add_argument("--yes", action="store_true", help="begin without a question")
     parser.add_argument("--go-on", action="store_true", help="go on with an interrupted race")
@@ -93,17 +100,19 @@ def _race(options: argparse.Namespace) -> int:
     name, settings = _split(options.settings)
     wanted, step = name_and_step(name) if name else (None, None)
     run = find_run(runs_root(options.runs_dir), wanted)
-    known = read_race(run)
+    written, known = changed_at(run), read_race(run)
     unfinished = known is not None and not known.ended
     if options.go_on or options.cancel:
         if known is None or not unfinished:
             raise ConfigError(f"{run.id} has no race that was interrupted")
-        return _finish(run, known, options)
+        return _finish(run, known, written, options)
+    if conducted_by(run) is not None:
+        raise FttuiError(f"another process conducts a race of {run.id}; wait for it")
     if known is not None and unfinished:
         raise FttuiError("\n".join(unfinished_lines(known, run.id)))
     if not settings:
         return _show(run, known)
-    return _begin(run, step, settings, options)
+    return _begin(run, step, settings, written, options)
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:
@@ -130,7 +139,11 @@ def _show(run: RunDirectory, known: RaceState | None) -> int:
 
 
 def _begin(
-    run: RunDirectory, step: str | None, settings: list[str], options: argparse.Namespace
+    run: RunDirectory,
+    step: str | None,
+    settings: list[str],
+    written: int | None,
+    options: argparse.Namespace,
 ) -> int:
     planned = plan_race(run, _request(step, settings, options))
     state = planned.state
@@ -140,13 +153,14 @@ def _begin(
         say("nothing was changed")
         return 0
     with race_lock(run):
+        _require_unchanged(run, written)
         driver = _driver(run, planned.checkpoint or "last", options)
         race = _conductor(run, state, driver)
         try:
             race.prepare(planned.checkpoint)
         except CommandRejected as refused:
             raise CommandRejected(f"{refused}; the race did not begin") from None
-        return _conduct(run, state, race, options)
+        return _conduct(run, state, race)
 
 
 def _request(step: str | None, settings: list[str], options: argparse.Namespace) -> RaceRequest:
@@ -156,7 +170,7 @@ def _request(step: str | None, settings: list[str], options: argparse.Namespace)
         steps=options.steps,
         by=options.by,
         halving=not options.no_halving,
-        keep=options.keep,
+        keep=options.keep or "best",
         then=options.then,
     )
 
@@ -233,11 +247,11 @@ def _tellers(
     return progress, finished
 
 
-def _conduct(run: RunDirectory, state: RaceState, race: Race, options: argparse.Namespace) -> int:
+def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
     """Train the variants, print table and verdict, and put the run on its way again."""
     try:
         race.run()
-        kept = _kept(state, options)
+        kept = _kept(state)
         race.go_on(kept)
     except KeyboardInterrupt:
         with suppress(FttuiError, KeyboardInterrupt):
@@ -256,27 +270,44 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race, options: argparse.
     return 0
 
 
-def _kept(state: RaceState, options: argparse.Namespace) -> int | None:
+def _kept(state: RaceState) -> int | None:
     """Return the index of the variant that the run goes on with; None to go back.
 
     Raises:
         CheckpointError: the wanted variant has no checkpoint.
     """
-    if options.keep == "none":
+    if state.keep == "none":
         return None
-    if options.keep == "best":
+    if state.keep == "best":
         return state.best
-    wanted = int(options.keep) - 1
+    wanted = int(state.keep) - 1
     if not state.variants[wanted].checkpoint:
-        raise CheckpointError(f"variant {options.keep} has no checkpoint to go on from")
+        raise CheckpointError(f"variant {state.keep} has no checkpoint to go on from")
     return wanted
 
 
-def _finish(run: RunDirectory, state: RaceState, options: argparse.Namespace) -> int:
+def _require_unchanged(run: RunDirectory, written: int | None) -> None:
+    """Check, with the lock held, that no other process has begun or ended a race meanwhile.
+
+    Raises:
+        FttuiError: one has.
+    """
+    if changed_at(run) != written:
+        raise FttuiError(
+            f"another process has changed the race of {run.id} meanwhile; look at it with: "
+            f"fttui race {run.id}"
+        )
+
+
+def _finish(
+    run: RunDirectory, state: RaceState, written: int | None, options: argparse.Namespace
+) -> int:
     """Go on with an interrupted race, or put the run back to before it."""
-    require_sound(state, options.keep)
+    state.keep = options.keep or state.keep
     state.then = options.then or state.then
+    require_sound(state, state.keep)
     with race_lock(run):
+        _require_unchanged(run, written)
         return _take_up(run, state, options)
 
 
@@ -286,7 +317,7 @@ def _take_up(run: RunDirectory, state: RaceState, options: argparse.Namespace) -
     with suppress(CommandRejected):  # a halted run cannot be paused, and need not be
         driver.send(Pause(), "an interrupted race")
     if options.go_on:
-        return _conduct(run, state, race, options)
+        return _conduct(run, state, race)
     race.go_on(None)
     say(gone_on_line(state))
     return 0

@@ -30,7 +30,8 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
         CheckpointError: there is no such checkpoint.
     """
     by, why = (wanted.by, "") if wanted.by else _default_metric(run)
-    state = RaceState(words=list(wanted.words), steps=wanted.steps, by=by, halving=wanted.halving)
+    state = RaceState(words=list(wanted.words), steps=wanted.steps, by=by, halving=wanted.halving,
+                      keep=wanted.keep)  # fmt: skip
     require_sound(state, wanted.keep)
     _require_metric(run, by)
     before = summarize(run)

@@ -67,6 +67,8 @@ class RaceState(msgspec.Struct, kw_only=True):
     """The metric that decides: `loss`, or `eval.` and the name of a metric of the evaluation."""
     halving: bool = True
     then: After = "go"
+    keep: str = "best"
+    """What the run goes on with: `best`, `none` or the number of a variant."""
     before: RunSettings = RunSettings()
     """The settings before the race."""
     base: str = ""

@@ -20,7 +20,8 @@ from fttui.engine.protocol.usage.tally import UsageTally
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.main import main
 from fttui.tui.cli.run import tell_of_race
-from fttui.tui.connection.race.race_file import race_file, read_race, store_race
+from fttui.tui.connection.race.planning import plan_race
+from fttui.tui.connection.race.race_file import race_file, race_lock, read_race, store_race
 from fttui.tui.dialogs.race_text import (
     budget_line,
     cost_line,
@@ -30,6 +31,7 @@ from fttui.tui.dialogs.race_text import (
     verdict_lines,
 )
 from fttui.tui.view_model.race.race_state import After, RaceState, VariantState
+from fttui.tui.view_model.race.request import RaceRequest
 from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of, plan_rounds
 from tests.support.engine_double import EngineDouble, make_run
 
@@ -312,3 +314,56 @@ def test_a_race_says_what_it_takes_and_that_the_budget_ends_within_it() -> None:
         "and the run stops there, within the race"
     )
     assert budget_line(cost, half_an_hour, UsageTally(budget=Budget(hours=1))) == ""
+
+
+def unfinished(keep: str = "best") -> RaceState:
+    variants = [VariantState(step=4), VariantState(step=4)]
+    return RaceState(words=["lr=1e-4,2e-4"], steps=40, by="loss", keep=keep, base="step-000004",
+                     base_step=4, variants=variants)  # fmt: skip
+
+
+def test_a_race_under_way_is_not_called_interrupted(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_race(run, unfinished())
+    with race_lock(run):
+        assert main(["race", str(run.path), "lr=1e-4,2e-4"]) == 1
+    text = capsys.readouterr().err
+    assert "another process conducts a race" in text
+    assert "interrupted" not in text
+
+
+def test_a_race_begun_during_the_question_is_kept(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answered() -> bool:
+        store_race(run, unfinished())
+        return True
+
+    monkeypatch.setattr("fttui.tui.cli.experiments.race._confirmed", answered)
+    assert main(["race", str(run.path), "lr=1e-4,2e-4", "--steps", "5"]) == 1
+    assert "has changed the race" in capsys.readouterr().err
+    assert read_race(run) == unfinished()
+
+
+@pytest.mark.parametrize(
+    ("words", "keep"), [([], "none"), (["--keep", "2"], "2"), (["--keep", "best"], "best")]
+)
+def test_what_a_race_keeps_is_known_when_it_goes_on(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch, words: list[str], keep: str
+) -> None:
+    store_race(run, unfinished(keep="none"))
+    taken: list[str] = []
+
+    def take_up(_run: RunDirectory, state: RaceState, _options: object) -> int:
+        taken.append(state.keep)
+        return 0
+
+    monkeypatch.setattr("fttui.tui.cli.experiments.race._take_up", take_up)
+    assert main(["race", str(run.path), "--go-on", *words]) == 0
+    assert taken == [keep]
+
+
+def test_a_planned_race_stores_what_it_keeps(run: RunDirectory) -> None:
+    wanted = RaceRequest(words=("lr=1e-4,2e-4",), steps=5, keep="none")
+    assert plan_race(run, wanted).state.keep == "none"
