@@ -254,7 +254,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="soup", usage="soup N | CHECKPOINT CHECKPOINT…", title="average checkpoints",
-        help="evaluate the mean of checkpoints, the last N or these; keep it if it is better",
+        help="evaluate the mean of the last N or the named checkpoints; keep it if it is better",
         command=AverageCheckpoints, parse=parse_average,
         legal=_LIVE, kind="one_shot", effect="here",
     ),
@@ -266,7 +266,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="chat", usage="chat [system=TEXT] [temperature=T] [tokens=N] PROMPT",
-        help="answer a prompt by the base, with the adapter off, and by the current weights",
+        help="answer a prompt with the base (adapter off) and with the current weights",
         command=Chat, parse=parse_chat, legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(

@@ -60,7 +60,7 @@ def test_a_mean_is_evaluated_and_training_goes_on_as_if_nothing_had_happened(
     assert [step for step, _ in played.at(EvalFinished)] == [6, 8]
     failed = {e.command: e.reason for e in played.events(CommandFailed)}
     assert "no complete checkpoint '9'" in failed["soup 2 9"]
-    assert "checkpoints that led to the present weights exist" in failed["soup 7"]
+    assert "checkpoints that led to the current weights exist" in failed["soup 7"]
     for name, found in weights(run, "step-000008").items():
         assert torch.equal(found, weights(plain.run, "step-000008")[name])
 

@@ -106,7 +106,7 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             yield f"Evaluates on the held-out data now; {then}.{span}"
         case AverageCheckpoints(last=last, checkpoints=names):
             which = ", ".join(names) or f"the last {last} checkpoints"
-            yield f"Evaluates the mean of {which}, and the present weights if they were not yet."
+            yield f"Evaluates the mean of {which} and, unless already done, the current weights."
             yield "A better mean becomes a checkpoint; training goes on with its own weights."
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"

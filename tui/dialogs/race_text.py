@@ -79,7 +79,7 @@ def cost_line(cost: Cost, price: Price | None = None) -> str:
     """Return what a race costs, as one line; `price` is that of the run."""
     took = "time unknown, because the run has measured no step yet"
     if cost.seconds is not None:
-        took = f"about {fmt.duration(cost.seconds)} by what the run has measured"
+        took = f"about {fmt.duration(cost.seconds)}, estimated from this run"
         if cost.not_measured:
             took += f" (not measured yet, and not in it: {', '.join(cost.not_measured)})"
     if cost.used is not None:
@@ -105,7 +105,7 @@ def budget_line(cost: Cost, used: Usage, tally: UsageTally) -> str:
         return ""
     return (
         f"caution: the race will use up the budget ({over[0].key}: about {over[0].words} after "
-        "it), and the run stops there, within the race"
+        "it), so the run will stop before the race ends"
     )
 
 

@@ -19,7 +19,7 @@ def check_budget(config: RunConfig) -> Iterator[Problem]:
     """Yield a price without a currency, and a limit of money without a price."""
     price, budget = config.price, config.budget
     if price.given and price.currency is None:
-        yield Problem("price.currency", "there is a price without a currency; name it, such as EUR")
+        yield Problem("price.currency", "a price is set without a currency; add one, such as EUR")
     if budget.money is not None and not price.given:
         yield Problem(
             "budget.money",
@@ -42,7 +42,7 @@ def no_power(key: str, who: str) -> Problem:
     way_out = "remove it, or set budget.hours"
     if key == "budget.money":
         way_out = "set price.hour as well, or set budget.hours instead"
-    return Problem(key, f"it limits energy, but {who}; {way_out}")
+    return Problem(key, f"the limit needs energy readings, but {who}; {way_out}")
 
 
 def price_of(config: RunConfig) -> Price | None:

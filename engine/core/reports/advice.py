@@ -82,7 +82,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "forgetting": (
         "learning rate too high",
         "too many steps on data that is unlike the general texts",
-        "a rank of the adapter, or trained modules, that the task does not need",
+        "a higher adapter rank, or more trained modules, than the task needs",
     ),
     "throughput_drop": (
         "another process on this machine",
@@ -276,8 +276,8 @@ _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "forgetting": (
         _action(
             "lr scale 0.5",
-            "Sets the learning rate to half of its schedule. The rise mostly ends, and the "
-            "evaluations to come show it.",
+            "Sets the learning rate to half of its schedule. This usually stops the rise; the next "
+            "evaluations show whether it did.",
         ),
         _action(
             "stop", "Saves and ends the run. An earlier checkpoint has forgotten less of the base."

@@ -77,7 +77,7 @@ class CheckpointMean:
     def _named(self, wanted: Sequence[str]) -> list[str]:
         names = list(dict.fromkeys(self.checkpointer.ledger.find(one).name for one in wanted))
         if len(names) < 2:
-            raise CheckpointError(f"{' and '.join(wanted)} are one checkpoint; name two or more")
+            raise CheckpointError(f"{' and '.join(wanted)}: only one checkpoint; name two or more")
         return names
 
     def _leading(self, last: int) -> list[str]:
@@ -86,7 +86,7 @@ class CheckpointMean:
         if len(found) < last:
             names = ", ".join(found) or "none"
             raise CheckpointError(
-                f"{len(found)} checkpoints that led to the present weights exist ({names}); "
+                f"{len(found)} checkpoints that led to the current weights exist ({names}); "
                 "average fewer, name others, or train with a larger checkpoint.keep"
             )
         return found[-last:]

@@ -116,8 +116,8 @@ class ForgettingMeter:
         if step > 0:
             raise ConfigError(
                 "forgetting.texts: without an adapter, or with one that replaces a part of the "
-                "base weights, the base can be measured only before step 1, and this run has not "
-                "done it with these texts; set forgetting.texts: null, or start a new run"
+                "base weights, the base can be measured only before step 1, and this run did not "
+                "measure it with these texts; set forgetting.texts: null, or start a new run"
             )
         self._keep(self._loss(lambda: False))
 

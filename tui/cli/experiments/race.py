@@ -59,13 +59,13 @@ def add_commands(commands: Commands) -> None:
         help="the run, live or ended, and the values to try: lr=1e-4,x0.5,now clip=0.5,p90,off",
     )
     parser.add_argument(
-        "--steps", type=int, default=STEPS, metavar="N", help="steps of a variant (default: 100)"
+        "--steps", type=int, default=STEPS, metavar="N", help="steps per variant (default: 100)"
     )
     parser.add_argument(
         "--by",
         metavar="METRIC",
-        help="the metric that decides: eval.loss or another one of the evaluation, or loss, the "
-        "training loss (default: eval.loss, or loss without evaluation data)",
+        help="the metric that ranks the variants: eval.loss or another evaluation metric, or "
+        "loss, the training loss (default: eval.loss, or loss without evaluation data)",
     )
     parser.add_argument(
         "--no-halving", action="store_true", help="train every variant for all --steps"
@@ -73,8 +73,8 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--keep",
         metavar="WHICH",
-        help="what the run goes on with: best (default; with --go-on as chosen before), the number "
-        "of a variant, or none",
+        help="variant that the run continues with: best (default; with --go-on as chosen before), "
+        "its number, or none",
     )
     parser.add_argument(
         "--then",
@@ -82,12 +82,12 @@ def add_commands(commands: Commands) -> None:
         help="what the run does afterwards; default: go, or pause if it was paused before; with "
         "--go-on as chosen before",
     )
-    parser.add_argument("--yes", action="store_true", help="begin without a question")
-    parser.add_argument("--go-on", action="store_true", help="go on with an interrupted race")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
+    parser.add_argument("--go-on", action="store_true", help="continue an interrupted race")
     parser.add_argument(
         "--cancel",
         action="store_true",
-        help="end an interrupted race: back to its start, with the settings before it",
+        help="end an interrupted race and return the run to its state and settings before it",
     )
     parser.add_argument("--take", action="store_true", help="take control from whoever has it")
     add_runs_dir(parser)
@@ -182,7 +182,7 @@ def _confirmed() -> bool:
         ConfigError: nobody can be asked.
     """
     if not sys.stdin.isatty():
-        raise ConfigError("a race changes the run; to begin it without a question, add --yes")
+        raise ConfigError("a race changes the run; to start it without asking, add --yes")
     return input("begin? [y/N] ").strip().lower() in ("y", "yes")
 
 

@@ -86,7 +86,9 @@ class TrialLoop:
             if deadline is not None and time.monotonic() >= deadline:
                 return f"the time limit is reached, with {left} trials left"
             if self._only_failures(before):
-                return f"the first {MOST_FAILURES} trials failed, and so would the next"
+                return (
+                    f"the first {MOST_FAILURES} trials failed, so the next would probably fail too"
+                )
             trial = self._study.next_trial()
             known = repeated(self._study.results(), trial.values)
             if known is not None:

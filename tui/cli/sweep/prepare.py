@@ -87,7 +87,7 @@ def make_plan(
     trials = _TRIALS if options.trials is None else options.trials
     require_seed(options.seed)
     if steps is None:
-        raise ConfigError(f"{path} gives epochs; say how many steps a trial has: --steps N")
+        raise ConfigError(f"{path} sets train.epochs; give the steps per trial: --steps N")
     if steps < 1 or trials < 1:
         raise ConfigError(f"--steps and --trials must be ≥ 1, got {steps} and {trials}")
     if config.train.nodes > 1:

@@ -52,31 +52,38 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument("--trials", type=int, metavar="N", help="number of runs (default: 20)")
     parser.add_argument(
-        "--steps", type=int, metavar="N", help="steps of a trial (default: train.steps)"
+        "--steps", type=int, metavar="N", help="steps per trial (default: train.steps)"
     )
     parser.add_argument(
         "--by",
         metavar="METRIC",
-        help="the metric that decides: eval.loss or another one of the evaluation, or loss, the "
-        "training loss (default: eval.loss, or loss without evaluation data)",
+        help="the metric that ranks the trials: eval.loss or another evaluation metric, or loss, "
+        "the training loss (default: eval.loss, or loss without evaluation data)",
     )
     parser.add_argument(
-        "--sampler", choices=get_args(Sampler), help="what chooses the settings (default: tpe)"
+        "--sampler", choices=get_args(Sampler), help="how settings are chosen (default: tpe)"
     )
     parser.add_argument(
-        "--pruner", choices=get_args(Pruner), help="what ends bad trials early (default: median)"
+        "--pruner",
+        choices=get_args(Pruner),
+        help="how bad trials are ended early (default: median)",
     )
     parser.add_argument(
-        "--time-limit", metavar="T", help="end after this time, such as 90m or 2h30m"
+        "--time-limit", metavar="T", help="stop after this time, such as 90m or 2h30m"
     )
-    parser.add_argument("--seed", type=int, metavar="N", help="of the sampler (default: 0)")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of the sampler (default: 0)")
     parser.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="K=V", help="as for run"
+        "--set",
+        dest="overrides",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="set a key for all trials",
     )
     parser.add_argument(
-        "--go-on", action="store_true", help="go on with an interrupted sweep, or with more trials"
+        "--go-on", action="store_true", help="continue an interrupted sweep, or train more trials"
     )
-    parser.add_argument("--yes", action="store_true", help="begin without a question")
+    parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--force", action="store_true", help="start even if a run does not fit")
     add_runs_dir(parser)
     parser.set_defaults(handler=_sweep)
@@ -183,7 +190,7 @@ def _confirmed() -> bool:
         ConfigError: nobody can be asked.
     """
     if not sys.stdin.isatty():
-        raise ConfigError("a sweep trains many runs; to begin it without a question, add --yes")
+        raise ConfigError("a sweep trains many runs; to start it without asking, add --yes")
     return input("begin? [y/N] ").strip().lower() in ("y", "yes")
 
 
@@ -204,7 +211,7 @@ def _go_on(
     """
     if given := [name for name, value in _fixed(options).items() if value is not None]:
         raise ConfigError(
-            f"{given[0]} cannot change while a sweep goes on; begin another one, or leave it out"
+            f"{given[0]} cannot change in an existing sweep; start a new sweep, or leave it out"
         )
     if options.trials is not None and options.trials < 1:
         raise ConfigError(f"--trials must be ≥ 1, got {options.trials}")

@@ -76,9 +76,9 @@ def cost_line(
         source: the id of that run; empty without one.
         price: that of the configuration; None without one.
     """
-    took = "time unknown, because no run of this configuration was measured; told after a trial"
+    took = "time unknown until the first trial, because no run of this configuration was measured"
     if (each := trial_s(plan, times)) is not None:
-        took = f"about {fmt.duration(left * each)} by what {source} has measured"
+        took = f"about {fmt.duration(left * each)}, estimated from {source}"
         if times.use_per_s is not None:
             used = times.use_per_s.scaled(left * each)
             took = ", ".join([took, *energy_and_money(used, price)])

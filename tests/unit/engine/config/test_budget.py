@@ -29,7 +29,7 @@ def write(tmp_path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("price: {hour: 2}\n", "price.currency: there is a price without a currency"),
+        ("price: {hour: 2}\n", "price.currency: a price is set without a currency"),
         ("budget: {money: 5}\n", "budget.money: got 5, but no price is known"),
         ("budget: {hours: 0}\n", "budget.hours"),
     ],

@@ -132,7 +132,7 @@ def test_the_cost_says_what_is_not_known() -> None:
     rounds = raced().rounds
     assert "time unknown" in cost_line(cost_of(rounds, MeasuredTimes(), evaluates=True))
     known = cost_line(cost_of(rounds, MeasuredTimes(0.5, 2.0, 1.0, 2**20), evaluates=True))
-    assert known.startswith("cost: 200 steps, about 2 m 0 s by what")
+    assert known.startswith("cost: 200 steps, about 2 m 0 s, estimated from")
     assert known.endswith("6 pinned checkpoints, 6.0 MiB")
     parts = MeasuredTimes(step_s=0.5, start_s=0.0)
     by_loss, by_eval = (cost_line(cost_of(rounds, parts, evaluates=e)) for e in (False, True))
@@ -311,7 +311,7 @@ def test_a_race_says_what_it_takes_and_that_the_budget_ends_within_it() -> None:
     tight = UsageTally(price=price, budget=Budget(hours=0.52))
     assert budget_line(cost, half_an_hour, tight) == (
         "caution: the race will use up the budget (budget.hours: about 0.529 of 0.52 h after it), "
-        "and the run stops there, within the race"
+        "so the run will stop before the race ends"
     )
     assert budget_line(cost, half_an_hour, UsageTally(budget=Budget(hours=1))) == ""
 

@@ -70,7 +70,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["train.lr=1e-4,1e-3", "--set", "data.eval_fraction=0", "--by", "eval.loss"],
          "has no evaluation data"),
         (["train.lr=1e-4,1e-3", "--set", "train.steps=null", "--set", "train.epochs=1"],
-         "say how many steps a trial has"),
+         "give the steps per trial: --steps N"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_swept_is_refused(
@@ -106,11 +106,11 @@ def test_the_cost_is_told_by_what_was_measured() -> None:
     times = MeasuredTimes(0.5, 2.0, 1.0, 2**20, 9.0)
     line = cost_line(PLAN, 4, times, 3, "mine-1")
     assert "cost: 320 steps at most" in line
-    assert "about 4 m 0 s by what mine-1 has measured" in line  # 4 × (9 + 40 + 5 × 2 + 1)
+    assert "about 4 m 0 s, estimated from mine-1" in line  # 4 × (9 + 40 + 5 × 2 + 1)
     assert "up to 12 checkpoints, up to 12.0 MiB" in line
     used = replace(times, use_per_s=Usage(seconds=1.0, device_s=1.0, energy_j=100.0))
     line = cost_line(PLAN, 4, used, 3, "mine-1", Price(hour=3.0, currency="EUR"))
-    assert "measured, 6.67 Wh, 0.20 EUR; up to" in line  # 240 s at 100 W and 3 EUR per hour
+    assert "mine-1, 6.67 Wh, 0.20 EUR; up to" in line  # 240 s at 100 W and 3 EUR per hour
 
 
 def trials() -> list[TrialResult]:
@@ -197,7 +197,7 @@ def test_results_are_shown_again_and_options_that_would_change_them_are_refused(
     assert f"go on with: fttui sweep {folder.id} --go-on" in text
     code, text = said(capsys, "--go-on", "--steps", "9")
     assert code == 2
-    assert "--steps cannot change while a sweep goes on" in text
+    assert "--steps cannot change in an existing sweep" in text
     code, text = said(capsys, "other")
     assert code == 2
     assert f"there are: {folder.id}" in text
