@@ -41,7 +41,9 @@ def svg_of(state: AppState, panels: Sequence[Panel], colours: Mapping[str, str])
     width, height = PER_ROW * WIDTH, _HEAD + rows * HEIGHT
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        f'height="{height}" font-family="{_FONT}" font-size="12">',
+        # A cell that is narrower shows the picture smaller, not cut.
+        f'height="{height}" style="max-width: 100%; height: auto" font-family="{_FONT}" '
+        'font-size="12">',
         f'<rect width="{width}" height="{height}" fill="{colours["background"]}"/>',
         *_head(state, colours),
     ]
