@@ -87,9 +87,9 @@ def test_pods_have_a_volume_shared_memory_and_time_to_save(kind: str) -> None:
     for pod in pods(kind):
         (container,) = pod["containers"]
         mounted = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
-        assert set(mounted) == {"/work", "/dev/shm"}
+        assert set(mounted) == {"/workspace", "/dev/shm"}
         assert set(mounted.values()) == {volume["name"] for volume in pod["volumes"]}
-        assert {"name": "FTTUI_RUNS", "value": "/work/runs"} in container["env"]
+        assert {"name": "FTTUI_RUNS", "value": "/workspace/runs"} in container["env"]
         assert pod["terminationGracePeriodSeconds"] > 120
 
 
