@@ -34,7 +34,7 @@ def test_a_sweep_whose_command_was_killed_goes_on_with_the_trial_that_trained_on
     first.wait()
     assert len(list_runs(runs)) == 1
 
-    done = fttui("sweep", "--go-on", runs=runs, timeout_s=300)
+    done = fttui("sweep", "--resume", runs=runs, timeout_s=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 trials: 2 with all steps, 2 failed" in done.stdout
     assert "failed: 2 trials halted, because loss or gradients were not finite" in done.stdout

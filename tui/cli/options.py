@@ -76,7 +76,7 @@ def add_accept_changed(parser: argparse.ArgumentParser) -> None:
         "--accept-changed",
         metavar="KINDS",
         default="",
-        help="go on although these differ from the checkpoint: base, tokenizer, template, data, "
+        help="continue although these differ from the checkpoint: base, tokenizer, template, data, "
         "adapter (separated by commas) or all",
     )
 
@@ -89,6 +89,49 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
         default="",
         help="allow the Python code of the run's model to be executed if it has this hash (the "
         "refusal names it)",
+    )
+
+
+class _RenamedFlag(argparse.Action):
+    """An old name of a flag: sets the flag and warns, and is left out of help and reference.
+
+    Args:
+        now: the name that replaces it.
+        gone_in: the version that removes it.
+    """
+
+    def __init__(
+        self, option_strings: list[str], dest: str, *, now: str, gone_in: str, **other: Any
+    ) -> None:
+        super().__init__(
+            option_strings, dest, nargs=0, default=False, help=argparse.SUPPRESS, **other
+        )
+        self._now, self._gone_in = now, gone_in
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        warn(
+            f"{option_string} is deprecated and will be removed in fttui {self._gone_in}; use "
+            f"{self._now}"
+        )
+        setattr(namespace, self.dest, True)
+
+
+def add_resume(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the flag `--resume`, and its old name `--go-on`, to a parser.
+
+    Args:
+        parser: the parser of a subcommand that can be interrupted.
+        what: the help text.
+    """
+    parser.add_argument("--resume", action="store_true", help=what)
+    parser.add_argument(
+        "--go-on", dest="resume", action=_RenamedFlag, now="--resume", gone_in="0.3.0"
     )
 
 

@@ -49,7 +49,7 @@ def plan_lines(
         run: the id of the run.
         now: the learning rate in force.
         start: where it starts, in words, such as `step 400`.
-        keep: what the run goes on with: `best`, `none` or the number of a variant.
+        keep: what the run continues with: `best`, `none` or the number of a variant.
     """
     plan = state.plan
     yield (
@@ -152,7 +152,7 @@ def _fate(state: RaceState, index: int | None) -> str:
     one = state.variants[index]
     parts = [one.failed] if one.failed else []
     parts += ["left early"] if one.beaten else []
-    parts += ["the run goes on with it"] if state.ended and state.kept == index else []
+    parts += ["the run continues with it"] if state.ended and state.kept == index else []
     parts += [f"loss not finite in {fmt.plural(one.not_finite, 'step')}"] if one.not_finite else []
     parts += [f"changed meanwhile: {remark}" for remark in one.remarks]
     return "; ".join(parts)
@@ -209,8 +209,8 @@ def unfinished_lines(state: RaceState, run: str) -> Iterator[str]:
         f"a race of {run} ({' '.join(state.words)}) was interrupted {place_line(state)}; the "
         "settings of that variant are in force"
     )
-    yield f"go on with it: fttui race {quote(run)} --go-on"
-    yield f"put the run back to before the race: fttui race {quote(run)} --cancel"
+    yield f"resume it: fttui race {quote(run)} --resume"
+    yield f"return the run to its state before the race: fttui race {quote(run)} --cancel"
 
 
 def progress_of(

@@ -36,7 +36,15 @@ from ...view_model.race.request import AFTER, STEPS, RaceRequest
 from ..cluster.place import Cluster
 from ..control import require_engine
 from ..data_check.process import ProgressLine
-from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from ..options import (
+    Commands,
+    add_accept_changed,
+    add_resume,
+    add_runs_dir,
+    add_trust_code,
+    name_and_step,
+    say,
+)
 
 if TYPE_CHECKING:
     from .conduct import Race
@@ -73,17 +81,17 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--keep",
         metavar="WHICH",
-        help="variant that the run continues with: best (default; with --go-on as chosen before), "
+        help="variant that the run continues with: best (default; with --resume as chosen before), "
         "its number, or none",
     )
     parser.add_argument(
         "--then",
         choices=AFTER,
         help="what the run does afterwards; default: go, or pause if it was paused before; with "
-        "--go-on as chosen before",
+        "--resume as chosen before",
     )
     parser.add_argument("--yes", action="store_true", help="start without asking")
-    parser.add_argument("--go-on", action="store_true", help="continue an interrupted race")
+    add_resume(parser, "resume an interrupted race")
     parser.add_argument(
         "--cancel",
         action="store_true",
@@ -102,7 +110,7 @@ def _race(options: argparse.Namespace) -> int:
     run = find_run(runs_root(options.runs_dir), wanted)
     written, known = changed_at(run), read_race(run)
     unfinished = known is not None and not known.ended
-    if options.go_on or options.cancel:
+    if options.resume or options.cancel:
         if known is None or not unfinished:
             raise ConfigError(f"{run.id} has no race that was interrupted")
         return _finish(run, known, written, options)
@@ -282,7 +290,7 @@ def _kept(state: RaceState) -> int | None:
         return state.best
     wanted = int(state.keep) - 1
     if not state.variants[wanted].checkpoint:
-        raise CheckpointError(f"variant {state.keep} has no checkpoint to go on from")
+        raise CheckpointError(f"variant {state.keep} has no checkpoint to continue from")
     return wanted
 
 
@@ -302,7 +310,7 @@ def _require_unchanged(run: RunDirectory, written: int | None) -> None:
 def _finish(
     run: RunDirectory, state: RaceState, written: int | None, options: argparse.Namespace
 ) -> int:
-    """Go on with an interrupted race, or put the run back to before it."""
+    """Resume an interrupted race, or return the run to its state before it."""
     state.keep = options.keep or state.keep
     state.then = options.then or state.then
     require_sound(state, state.keep)
@@ -316,7 +324,7 @@ def _take_up(run: RunDirectory, state: RaceState, options: argparse.Namespace) -
     race = _conductor(run, state, driver)
     with suppress(CommandRejected):  # a halted run cannot be paused, and need not be
         driver.send(Pause(), "an interrupted race")
-    if options.go_on:
+    if options.resume:
         return _conduct(run, state, race)
     race.go_on(None)
     say(gone_on_line(state))

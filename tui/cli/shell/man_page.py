@@ -48,8 +48,12 @@ def described(
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:
-    """Return the arguments of one command, positional ones first."""
-    shown = [a for a in parser._actions if not isinstance(a, argparse._SubParsersAction)]
+    """Return the arguments of one command, positional ones first, without deprecated ones."""
+    shown = [
+        one
+        for one in parser._actions
+        if not isinstance(one, argparse._SubParsersAction) and one.help != argparse.SUPPRESS
+    ]
     return sorted(shown, key=lambda one: bool(one.option_strings))
 
 

@@ -24,7 +24,7 @@ from ...view_model.sweep.search_space import FORM, Axis, label, parse_space
 from ...view_model.sweep.sweep_plan import Pruner, Sampler, SweepPlan, TrialResult, best_of
 from ...view_model.sweep.trial_record import TrialRecord
 from ..data_check.process import ProgressLine
-from ..options import Commands, add_runs_dir, say
+from ..options import Commands, add_resume, add_runs_dir, say
 from ..preflight.extras import require_package
 from ..preflight.training_packages import require_training_packages
 from .prepare import make_plan, measured, require_valid, time_limit_s, trials_of, whole_only
@@ -42,7 +42,7 @@ def add_commands(commands: Commands) -> None:
         "sweep",
         help="train many runs with settings from a search space, and find the best",
         usage="fttui sweep [OPTIONS] CONFIG KEY=V,… KEY=LOW..HIGH[:log|:STEP]\n"
-        "       fttui sweep SWEEP [--go-on]",
+        "       fttui sweep SWEEP [--resume]",
     )
     parser.add_argument(
         "settings",
@@ -80,9 +80,7 @@ def add_commands(commands: Commands) -> None:
         metavar="K=V",
         help="set a key for all trials",
     )
-    parser.add_argument(
-        "--go-on", action="store_true", help="continue an interrupted sweep, or train more trials"
-    )
+    add_resume(parser, "resume an interrupted sweep, or train more trials")
     parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--force", action="store_true", help="start even if a run does not fit")
     add_runs_dir(parser)
@@ -96,7 +94,7 @@ def _sweep(options: argparse.Namespace) -> int:
     _require_used(options, new)
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=new)
-    if new or options.go_on:
+    if new or options.resume:
         require_training_packages("fttui sweep")
     require_package("optuna", "fttui sweep", extra="sweep")
     if new:
@@ -106,7 +104,7 @@ def _sweep(options: argparse.Namespace) -> int:
     folder = find_sweep(root, first)
     plan = folder.plan()
     space = parse_space(plan.words, whole_only)
-    if options.go_on:
+    if options.resume:
         return _go_on(root, folder, plan, space, options, limit_s)
     return _show(root, folder, plan, space)
 
@@ -115,27 +113,28 @@ def _require_used(options: argparse.Namespace, new: bool) -> None:
     """Refuse options that would not be used.
 
     Raises:
-        ConfigError: results are only shown and an option is about trials, or a new sweep is to go
-            on.
+        ConfigError: results are only shown and an option is about training, or a new
+            sweep is to be resumed.
     """
-    if new and options.go_on:
+    if new and options.resume:
         raise ConfigError(
-            "--go-on takes the name of a sweep, and a YAML file begins a new one; leave one out"
+            "--resume takes the name of a sweep, but a YAML file starts a new one; leave one of "
+            "them out"
         )
-    if new or options.go_on:
+    if new or options.resume:
         return
     given = {"--trials": options.trials, "--time-limit": options.time_limit,
              "--yes": options.yes or None, "--force": options.force or None,
              **_fixed(options)}  # fmt: skip
     if names := [name for name, value in given.items() if value is not None]:
         raise ConfigError(
-            f"{names[0]} has no effect where results are shown; add --go-on to train, or leave it "
-            "out"
+            f"{names[0]} has no effect without training; add --resume to train more trials, or "
+            "leave it out"
         )
 
 
 def _fixed(options: argparse.Namespace) -> dict[str, object]:
-    """Return the options that cannot change while a sweep goes on, None for those not given."""
+    """Return the options that cannot change in a resumed sweep; None for those not given."""
     return {"--steps": options.steps, "--by": options.by, "--sampler": options.sampler,
             "--pruner": options.pruner, "--seed": options.seed,
             "--set": options.overrides or None}  # fmt: skip
@@ -202,7 +201,7 @@ def _go_on(
     options: argparse.Namespace,
     limit_s: float | None,
 ) -> int:
-    """Go on with a sweep, maybe with another number of trials.
+    """Resume a sweep, perhaps with another number of trials.
 
     Raises:
         ConfigError: an option would change what its trials are compared by, or the number of
@@ -227,7 +226,7 @@ def _show(root: Path, folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, .
     trials = _with_losses(root, Study(folder, plan, space).results())
     _say_results(folder, plan, space, trials)
     if sum(not one.same_as and one.state != "open" for one in trials) < trials_of(plan, space):
-        say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+        say(f"resume with: fttui sweep {quote(folder.id)} --resume")
     return 0
 
 
@@ -270,14 +269,14 @@ def _train(
     _say_results(folder, plan, space, trials)
     if why:
         say(f"ended early: {why}")
-        say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+        say(f"resume with: fttui sweep {quote(folder.id)} --resume")
     if best_of(plan.by, trials) is None:
         raise TrainingFailed(f"{folder.id}: no trial has a result")
     return 0
 
 
 def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
-    """Let the trial that trains save and end, and say how to go on."""
+    """Let the trial that trains save and end, and print how to resume."""
     from .trial_run import interrupt, wait_for_end
 
     say("")
@@ -286,7 +285,7 @@ def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
         with suppress(KeyboardInterrupt):
             interrupt(run)
             wait_for_end(run)
-    say(f"go on with: fttui sweep {quote(folder.id)} --go-on")
+    say(f"resume with: fttui sweep {quote(folder.id)} --resume")
 
 
 def _telling(

@@ -22,7 +22,7 @@ def start_race(
     Args:
         run: the live run.
         checkpoint: the checkpoint to start from; None for the present state.
-        arguments: the arguments after the run, or `--go-on` or `--cancel`.
+        arguments: the arguments after the run, or `--resume` or `--cancel`.
 
     Raises:
         OSError: the log cannot be opened, or no process can be started.

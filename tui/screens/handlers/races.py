@@ -94,10 +94,10 @@ async def _open(app: AppBase, run: RunDirectory, checkpoint: str | None) -> None
 def _ask_how_to_go_on(app: AppBase, run: RunDirectory, known: RaceState) -> None:
     def answer(key: str | None) -> None:
         if key:
-            _start(app, run, None, ["--go-on"] if key == "y" else ["--cancel"])
+            _start(app, run, None, ["--resume"] if key == "y" else ["--cancel"])
 
     rows = [next(unfinished_lines(known, run.id)) + "."]
-    ways = [("y", "go on with it"), ("b", "back to its start")]
+    ways = [("y", "resume it"), ("b", "return to its start")]
     app.push_screen(ConfirmScreen("interrupted race", rows, ways), answer)
 
 

@@ -57,7 +57,7 @@ def test_the_table_has_the_best_variant_first_and_what_became_of_each() -> None:
     head, best, second, left = table_lines(raced())
     assert head.split() == ["#", "variant", "steps", "eval.loss", "loss", "against", "best"]
     assert best.split()[:6] == ["1", "lr", "2e-4", "80", "1.900", "2.288"]
-    assert best.endswith("the run goes on with it")
+    assert best.endswith("the run continues with it")
     assert second.split()[:4] == ["2", "lr", "1e-4", "80"]
     assert second.split()[6].startswith("+0.0")
     assert second.split()[7] == "±"
@@ -145,7 +145,7 @@ def test_an_interrupted_race_says_in_which_variant_it_was() -> None:
     state.ended, state.running = False, 2
     text = "\n".join(unfinished_lines(state, "mine"))
     assert "in variant 3 of 3 (lr 9e-4)" in text
-    assert "fttui race mine --go-on" in text
+    assert "fttui race mine --resume" in text
     assert "fttui race mine --cancel" in text
 
 
@@ -214,7 +214,7 @@ def test_a_race_that_falls_back_to_the_training_loss_says_why(
         (["lr=1e-4,2e-4", "--by", "accuracy"], "--by must be loss or eval.NAME"),
         (["lr=1e-4,2e-4", "--by", "eval.accuracy"], "have eval.loss; name one of them"),
         (["lr=1e-4,2e-4", "--keep", "3"], "a variant from 1 to 2; got 3"),
-        (["--go-on"], "no race that was interrupted"),
+        (["--resume"], "no race that was interrupted"),
         (["--cancel"], "no race that was interrupted"),
         ([], "no settings to try"),
         (["weight_decay=0.1,0.2"], r"can change while a run trains (lr, clip)"),
@@ -360,7 +360,7 @@ def test_what_a_race_keeps_is_known_when_it_goes_on(
         return 0
 
     monkeypatch.setattr("fttui.tui.cli.experiments.race._take_up", take_up)
-    assert main(["race", str(run.path), "--go-on", *words]) == 0
+    assert main(["race", str(run.path), "--resume", *words]) == 0
     assert taken == [keep]
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.usage.amounts import Price, Usage
-from fttui.tui.cli.main import main
+from fttui.tui.cli.main import build_parser, main
+from fttui.tui.cli.shell.completion import completion_script
+from fttui.tui.cli.shell.man_page import man_page
 from fttui.tui.cli.sweep.prepare import time_limit_s, whole_only
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep import best_text
@@ -64,7 +66,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         (["train.lr=1e-4,1e-3", "--trials", "0"], "must be ≥ 1"),
         (["train.lr=1e-4,1e-3", "--steps", "0"], "must be ≥ 1, got 0"),
         (["train.lr=1e-4,1e-3", "--seed", "-1"], "--seed must be from 0"),
-        (["train.lr=1e-4,1e-3", "--go-on"], "a YAML file begins a new one"),
+        (["train.lr=1e-4,1e-3", "--resume"], "a YAML file starts a new one"),
         (["train.lr=1e-4,1e-3", "--set", "train.nodes=2"], "a sweep trains on one machine"),
         (["train.lr=1e-4,1e-3", "--time-limit", "soon"], "expected a time such as 90m"),
         (["train.lr=1e-4,1e-3", "--set", "data.eval_fraction=0", "--by", "eval.loss"],
@@ -194,8 +196,8 @@ def test_results_are_shown_again_and_options_that_would_change_them_are_refused(
     code, text = said(capsys, "mine")
     assert code == 0
     assert "best: trial 1" in text
-    assert f"go on with: fttui sweep {folder.id} --go-on" in text
-    code, text = said(capsys, "--go-on", "--steps", "9")
+    assert f"resume with: fttui sweep {folder.id} --resume" in text
+    code, text = said(capsys, "--resume", "--steps", "9")
     assert code == 2
     assert "--steps cannot change in an existing sweep" in text
     code, text = said(capsys, "other")
@@ -231,15 +233,29 @@ def test_options_that_would_not_be_used_are_refused(
 ) -> None:
     code, text = said(capsys, begun.id, *words)
     assert code == 2
-    assert f"{words[0]} has no effect where results are shown; add --go-on" in text
+    assert f"{words[0]} has no effect without training; add --resume" in text
+
+
+def test_the_old_name_of_resume_works_with_a_warning_and_is_not_offered(
+    begun: SweepFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text = said(capsys, begun.id, "--go-on", "--trials", "-3")
+    assert code == 2
+    assert "--go-on is deprecated and will be removed in fttui 0.3.0; use --resume" in text
+    assert "--trials must be ≥ 1" in text
+    with pytest.raises(SystemExit):
+        main(["sweep", "--help"])
+    assert "--go-on" not in capsys.readouterr().out
+    assert "--go-on" not in completion_script(build_parser(), "bash")
+    assert r"go\-on" not in man_page()
 
 
 def test_the_plan_stays_where_no_trial_may_be_trained(
     begun: SweepFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert said(capsys, begun.id, "--go-on", "--trials", "-3")[0] == 2
+    assert said(capsys, begun.id, "--resume", "--trials", "-3")[0] == 2
     with begun.locked():
-        assert "another process" in said(capsys, begun.id, "--go-on", "--trials", "9")[1]
+        assert "another process" in said(capsys, begun.id, "--resume", "--trials", "9")[1]
     assert begun.plan() == PLAN
 
 
