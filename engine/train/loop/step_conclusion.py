@@ -109,7 +109,7 @@ class StepConclusion:
         """Read the figures of a step, measure its gradients if needed, and give the verdict."""
         own = step.known
         reason = self._monitor.wants_gradients(own.loss, own.grad_norm)
-        if reason and (step.held is None or own.held):
+        if reason and (step.held is None or (own.held and step.gradients)):
             self._flow.before(reason, scale=step.clip_factor)
         totals = start_total(
             own,

@@ -68,12 +68,26 @@ class FinalGate(UpdateGate):
     """Lets the device refuse the updates whose loss or norm is not finite, for good.
 
     An update that is finite is always applied, so nothing is left to be made later, and the loop
-    around it goes on as without a gate. Where the gradients of an update are to be measured, the
+    around it continues as without a gate. Where the gradients of an update are to be measured, the
     host decides, because it has to read the weights before and after. The gradients of a refused
-    update are measured with its verdict.
+    update are measured with its verdict, if they are kept until then.
     """
 
     final = True
+
+    def __init__(self, optimizer: torch.optim.Optimizer, *, keeps_gradients: bool = True) -> None:
+        """Build the gate.
+
+        Args:
+            optimizer: the optimizer whose updates the device applies.
+            keeps_gradients: whether the gradients of a step stay in memory until its verdict.
+        """
+        super().__init__(optimizer)
+        self._keeps_gradients = keeps_gradients
+
+    def gradients(self) -> Gradients:
+        """Return the parameters and gradients of an update, or nothing if they are not kept."""
+        return super().gradients() if self._keeps_gradients else []
 
     def decides(self, limits: Limits) -> bool:
         """Whether the device decides on an update; the host does if no update is within limits."""

@@ -225,8 +225,8 @@ def _gate(watched: Watched) -> FinalGate | None:
     """Return the gate by which the device refuses updates; None if the host decides on each.
 
     It knows the verdict of a step late, so the step after it must be one that can be dropped.
-    Gradients are kept for the report of a refused update. Where they are large, so is the step that
-    makes them, and the host decides: keeping them would take the memory of the script.
+    Gradients are kept for the report of a refused update, unless they are large: they would take
+    memory that the script may need. The report then has the gradients of the next update.
     """
     trainer, device = watched.trainer, watched.place.device
     own = bare(trainer.optimizer)
@@ -234,8 +234,7 @@ def _gate(watched: Watched) -> FinalGate | None:
         return None
     if trainer.accelerator.scaler is not None:
         return None
-    most = share_of_memory(device)
-    return FinalGate(own) if gradient_bytes(own) <= most else None
+    return FinalGate(own, keeps_gradients=gradient_bytes(own) <= share_of_memory(device))
 
 
 def in_its_own_time(device: torch.device) -> bool:

@@ -210,9 +210,25 @@ def test_a_watched_step_reads_no_more_from_the_device_than_a_bare_one(
     assert reads_per_step(watched) == bare
 
 
-def test_large_gradients_are_not_kept(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_large_gradients_are_not_kept_and_those_of_the_next_update_are_measured(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(session, "share_of_memory", lambda device: 16)
-    made: list[Any] = []
-    monkeypatch.setattr(FinalGate, "__init__", lambda self, optimizer: made.append(optimizer))
-    play_watched(lambda folder: fused(folder, max_steps=2), tmp_path, monkeypatch)
-    assert made == []
+    kept: list[int] = []
+    gradients = FinalGate.gradients
+
+    def noted(self: FinalGate) -> Any:
+        found = gradients(self)
+        kept.append(len(found))
+        return found
+
+    monkeypatch.setattr(FinalGate, "gradients", noted)
+    watched = play_watched(partial(poisoned, max_steps=9), tmp_path, monkeypatch)
+    assert set(kept) == {0}
+    assert torch.isfinite(watched.weights).all()
+    assert [one.skipped for one in steps_of(watched)].index(True) == 4
+    assert watched.played is not None
+    ((step, measured),) = watched.played.at(GradientsMeasured)
+    assert step in (6, 7)
+    assert measured.reason.startswith("after ")
+    assert all(math.isfinite(one.grad_norm) and one.update_norm > 0 for one in measured.modules)
