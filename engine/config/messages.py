@@ -121,7 +121,9 @@ def suggest_value(value: Any, annotation: Any, path: str = "") -> str:
     A loss of task dpo that is given as the task gets a hint of its own, and an optimizer that is
     known but not offered the reason. `path` is that of the key.
     """
-    info = inspect.type_info(annotation)
+    if isinstance(value, dict):
+        return _suggest_name(value, inspect.type_info(annotation))
+    info = _choice(inspect.type_info(annotation))
     if not isinstance(info, inspect.LiteralType) or not isinstance(value, str):
         return ""
     choices = [str(choice) for choice in info.values]
@@ -131,6 +133,29 @@ def suggest_value(value: Any, annotation: Any, path: str = "") -> str:
         return f"; {reason}"
     close = difflib.get_close_matches(value.lower(), choices, n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _choice(info: inspect.Type) -> inspect.Type:
+    """Return the choice among the types of a union; a type that is no union as it is."""
+    types = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return next((one for one in types if isinstance(one, inspect.LiteralType)), info)
+
+
+def _suggest_name(value: dict[str, Any], info: inspect.Type) -> str:
+    """Return a hint for the first name of a mapping that is none of its choices, or an empty text.
+
+    Other mappings than those from names of a choice have none.
+    """
+    types = info.types if isinstance(info, inspect.UnionType) else (info,)
+    for one in types:
+        if isinstance(one, inspect.DictType) and isinstance(one.key_type, inspect.LiteralType):
+            known = [str(name) for name in one.key_type.values]
+            for name in value:
+                if name not in known:
+                    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+                    meant = f"; did you mean '{close[0]}'?" if close else ""
+                    return f"; '{name}' is none of them{meant}"
+    return ""
 
 
 def _describe(info: inspect.Type) -> str:
@@ -147,7 +172,13 @@ def _describe(info: inspect.Type) -> str:
         case inspect.UnionType(types=types):
             return " or ".join(_describe(one) for one in types)
     simple = {inspect.BoolType: "true or false", inspect.StrType: "text", inspect.NoneType: "null"}
-    return simple.get(type(info), "a mapping")
+    return simple.get(type(info)) or _describe_mapping(info)
+
+
+def _describe_mapping(info: inspect.Type) -> str:
+    if isinstance(info, inspect.DictType) and isinstance(info.key_type, inspect.LiteralType):
+        return f"a mapping from such names to {_describe(info.value_type)}"
+    return "a mapping"
 
 
 def _describe_compound(info: inspect.ListType | inspect.TupleType | inspect.Metadata) -> str:

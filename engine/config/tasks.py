@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +26,29 @@ FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
 """Record formats by task; of formats that equally many rows have, the first one is used."""
 
 PairLoss = Literal[
-    "sigmoid", "sigmoid_norm", "hinge", "ipo", "robust", "orpo", "simpo", "cpo", "slic"
+    "sigmoid",
+    "sigmoid_norm",
+    "hinge",
+    "ipo",
+    "robust",
+    "exo_pair",
+    "nca_pair",
+    "bco_pair",
+    "sppo_hard",
+    "apo_zero",
+    "apo_down",
+    "discopop",
+    "aot",
+    "aot_unpaired",
+    "orpo",
+    "simpo",
+    "cpo",
+    "slic",
 ]
 """Losses of task dpo."""
+
+FDivergence = Literal["reverse_kl", "forward_kl", "js_divergence", "alpha_divergence"]
+"""Divergences from the reference that a loss of task dpo can be built on, as TRL names them."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,14 @@ class PairLossTraits:
     """Whether `label_smoothing` is used."""
     margin: bool = False
     """Whether `gamma` is used."""
+    divergence: bool = False
+    """Whether `f_divergence` is used: the loss depends on the difference of two rewards alone."""
+    sharpness: bool = False
+    """Whether `discopop_tau` is used."""
+    shape: bool = False
+    """Whether `reward_alpha` is used."""
+    ordered: bool = False
+    """Whether the pairs of a step are sorted and compared with each other."""
     ce_weight: float = 0.0
     """Weight of the next-token loss of chosen completions, if none is given."""
     ce_prompt: bool = False
@@ -49,20 +78,45 @@ class PairLossTraits:
 
 
 PAIR_LOSSES: Mapping[PairLoss, PairLossTraits] = {
-    "sigmoid": PairLossTraits(smoothing=True),
-    "sigmoid_norm": PairLossTraits(per_token=True),
-    "hinge": PairLossTraits(),
-    "ipo": PairLossTraits(per_token=True),
-    "robust": PairLossTraits(smoothing=True),
+    "sigmoid": PairLossTraits(smoothing=True, divergence=True),
+    "sigmoid_norm": PairLossTraits(per_token=True, divergence=True),
+    "hinge": PairLossTraits(divergence=True),
+    "ipo": PairLossTraits(per_token=True, divergence=True),
+    "robust": PairLossTraits(smoothing=True, divergence=True),
+    "exo_pair": PairLossTraits(smoothing=True, divergence=True),
+    "nca_pair": PairLossTraits(),
+    "bco_pair": PairLossTraits(),
+    "sppo_hard": PairLossTraits(),
+    "apo_zero": PairLossTraits(),
+    "apo_down": PairLossTraits(),
+    "discopop": PairLossTraits(divergence=True, sharpness=True),
+    "aot": PairLossTraits(smoothing=True, ordered=True),
+    "aot_unpaired": PairLossTraits(smoothing=True, ordered=True),
     "orpo": PairLossTraits(reference=False, per_token=True, ce_weight=1.0, ce_prompt=True),
-    "simpo": PairLossTraits(reference=False, per_token=True, smoothing=True, margin=True),
-    "cpo": PairLossTraits(reference=False, smoothing=True, ce_weight=1.0),
-    "slic": PairLossTraits(reference=False, ce_weight=1.0),
+    "simpo": PairLossTraits(
+        reference=False, per_token=True, smoothing=True, margin=True, shape=True
+    ),
+    "cpo": PairLossTraits(reference=False, smoothing=True, shape=True, ce_weight=1.0),
+    "slic": PairLossTraits(reference=False, shape=True, ce_weight=1.0),
 }
 """The losses of task dpo; their functions are in `losses.preference`."""
 
 REFERENCE_LOSSES = tuple(name for name, traits in PAIR_LOSSES.items() if traits.reference)
 """The losses that TRL's trainer DPO has as well, by the same names."""
+
+
+def traits_of(losses: Iterable[PairLoss]) -> PairLossTraits:
+    """Return the traits of a sum of losses: what any of them needs; all of one kind of reference.
+
+    Args:
+        losses: at least one loss.
+    """
+    every = [PAIR_LOSSES[name] for name in losses]
+    values = {
+        field.name: max(getattr(one, field.name) for one in every)
+        for field in dataclasses.fields(PairLossTraits)
+    }
+    return PairLossTraits(**values)
 
 
 def pair_losses_with(trait: str) -> str:

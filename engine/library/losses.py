@@ -35,8 +35,13 @@ from fttui.engine.losses.preference import (
     LogProbs,
     PairLossSettings,
     completion_log_probs,
+    desensitized,
+    f_scores,
+    ordered_losses,
     pair_losses,
     rated_losses,
+    shaped_rewards,
+    tail_of,
 )
 from fttui.engine.losses.reward import last_token_states, reward_losses, scores_of
 from fttui.engine.losses.scored import cosent, pair_cosines, squared_errors
@@ -48,9 +53,12 @@ __all__ = [
     "PairLossSettings",
     "completion_log_probs",
     "cosent",
+    "desensitized",
+    "f_scores",
     "hidden_states",
     "info_nce",
     "last_token_states",
+    "ordered_losses",
     "pair_cosines",
     "pair_losses",
     "pairwise_logistic",
@@ -59,8 +67,10 @@ __all__ = [
     "reward_losses",
     "scores_of",
     "selected_cross_entropy",
+    "shaped_rewards",
     "simctg",
     "squared_errors",
+    "tail_of",
     "token_log_probs",
     "triplet",
 ]

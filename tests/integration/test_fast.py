@@ -48,13 +48,29 @@ def played(
         ("sft", {"train__memory": "lean", "model__quantize": "nf4", "eval__every": 2}),
         ("dpo", {"preference__ce_weight": 0.1, "preference__loss": "sigmoid_norm"}),
         pytest.param("dpo", {"preference__loss": "orpo"}, marks=pytest.mark.long),
+        pytest.param(
+            "dpo",
+            {"preference__loss": "{discopop: 1, aot: 1}", "preference__ld_alpha": 0.5},
+            marks=pytest.mark.long,
+        ),
         pytest.param("sft", {"train__focal": 2.0}, marks=pytest.mark.long),
         pytest.param("kto", {}, marks=pytest.mark.long),
         pytest.param(
             "dpo", {"train__memory": "lean", "model__quantize": "nf4"}, marks=pytest.mark.long
         ),
     ],
-    ids=["sft", "packed", "contrastive", "lean", "dpo", "orpo", "focal", "kto", "lean dpo"],
+    ids=[
+        "sft",
+        "packed",
+        "contrastive",
+        "lean",
+        "dpo",
+        "orpo",
+        "dpo sum",
+        "focal",
+        "kto",
+        "lean dpo",
+    ],
 )
 def test_the_same_losses_as_without_graphs(tmp_path: Path, task: str, sets: Any) -> None:
     same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}

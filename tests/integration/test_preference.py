@@ -34,6 +34,9 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "kto": ("kto", {}),
     "reward": ("reward", {}),
     **{name: ("dpo", {"preference__loss": name}) for name in ("orpo", "simpo", "cpo", "slic")},
+    "aot": ("dpo", {"preference__loss": "aot_unpaired", "train__batch": 2}),
+    "sum": ("dpo", {"preference__loss": "{apo_zero: 0.5, aot: 1}", "preference__ld_alpha": 0.3}),
+    "apo": ("kto", {"preference__rated_loss": "apo_zero_unpaired"}),
 }
 """The task and the settings of each method."""
 
@@ -178,7 +181,9 @@ def _play(place: Any, runs: list[RunDirectory]) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("methods", in_part(["dpo kto", "orpo simpo", "reward"], ["dpo kto"]))
+@pytest.mark.parametrize(
+    "methods", in_part(["dpo kto", "orpo simpo", "reward", "aot sum apo"], ["dpo kto"])
+)
 def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path, methods: str) -> None:
     names = methods.split()
     sets: dict[str, Any] = {"adapter__dropout": 0.0, "train__steps": 2, "train__optimizer": "sgd"}
@@ -187,8 +192,10 @@ def test_two_ranks_are_one_with_twice_the_batch(tmp_path: Path, methods: str) ->
         fast = "static" if name == names[0] else "off"
         task, own = METHODS[name]
         half = {"train__batch": 2, "train__devices": 2}
-        one.append(_new(tmp_path / f"1-{name}", task, train__batch=4, **sets, **own))
-        two.append(_new(tmp_path / f"2-{name}", task, train__fast=fast, **half, **sets, **own))
+        one.append(_new(tmp_path / f"1-{name}", task, **{**sets, **own, "train__batch": 4}))
+        two.append(
+            _new(tmp_path / f"2-{name}", task, **{**sets, **own, **half, "train__fast": fast})
+        )
     for run in one:
         play(run)
     assert in_ranks(2, _play, two) == [0, 0]

@@ -90,12 +90,20 @@ def test_rows_average_to_the_loss_of_their_step_and_leave_no_trace(
 
 
 @pytest.mark.long
-def test_a_loss_over_all_pairs_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"contrastive__kind": "cosent", "contrastive__temperature": 0.05}, "compares all pairs"),
+        ({"task": "dpo", "preference__loss": "aot"}, "sort all pairs"),
+    ],
+)
+def test_a_loss_over_all_pairs_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any], why: str
+) -> None:
     watched = Watched(monkeypatch)
 
     def compute() -> None:
-        with pytest.raises(NoRowLosses, match="compares all pairs"):
+        with pytest.raises(NoRowLosses, match=why):
             watched.compute()
 
-    more: dict[str, Any] = {"contrastive__kind": "cosent", "contrastive__temperature": 0.05}
     play(new_run(tmp_path, train__steps=2, **more), Script(calls={1: compute}))

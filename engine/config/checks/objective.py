@@ -11,9 +11,9 @@ from ..tasks import (
     FORMATS_OF,
     PREFERENCE_TASKS,
     SCORED_KINDS,
-    pair_losses_with,
 )
 from .forgetting import FORGETTING
+from .preference import check_preference
 from .problem import Problem
 from .user_metrics import metric_names
 
@@ -248,57 +248,6 @@ def _check_reward(config: RunConfig) -> Iterator[Problem]:
         )
 
 
-def _check_preference(config: RunConfig) -> Iterator[Problem]:
-    own, task = config.preference, config.task
-    if task not in PREFERENCE_TASKS and own != type(own)():
-        yield Problem(
-            "preference",
-            f"the section is set, but task {task} does not use it; set task: dpo or kto, or remove "
-            "the section",
-        )
-    if task == "kto" and (own.loss != "sigmoid" or own.label_smoothing):
-        yield Problem(
-            "preference.loss",
-            "loss and label_smoothing apply to task dpo only, and the task is kto; remove them",
-        )
-    if task == "kto" and not (own.desirable_weight or own.undesirable_weight):
-        yield Problem(
-            "preference.desirable_weight",
-            "both weights are 0, so there is no loss; raise one of them",
-        )
-    if task == "dpo" and (own.desirable_weight, own.undesirable_weight) != (1, 1):
-        yield Problem(
-            "preference.desirable_weight",
-            "the weights of desirable and undesirable completions apply to task kto only, and the "
-            "task is dpo; remove both weights, or set task: kto",
-        )
-    yield from _check_pair_loss(config)
-
-
-def _check_pair_loss(config: RunConfig) -> Iterator[Problem]:
-    """Yield the keys of a preference task that its loss does not use."""
-    own, traits, default = config.preference, config.preference.traits, type(config.preference)()
-    loss = "task kto" if config.task == "kto" else f"loss {own.loss}"
-    unused = {
-        "label_smoothing": ("smoothing", config.task == "dpo" and not traits.smoothing),
-        "gamma": ("margin", config.task == "kto" or not traits.margin),
-    }
-    for key, (trait, is_unused) in unused.items():
-        got = getattr(own, key)
-        if config.task in PREFERENCE_TASKS and is_unused and got != getattr(default, key):
-            yield Problem(
-                f"preference.{key}",
-                f"got {got:g}, but {loss} does not use it; remove the key, or use it with one of "
-                f"the losses {pair_losses_with(trait)} of task dpo",
-            )
-    if config.task in PREFERENCE_TASKS and own.ce_tokens != "auto" and not own.next_token_weight:
-        yield Problem(
-            "preference.ce_tokens",
-            f"got {own.ce_tokens}, but {loss} has no next-token loss here; set "
-            "preference.ce_weight above 0, or remove the key",
-        )
-
-
 def _check_metrics(config: RunConfig) -> Iterator[Problem]:
     stop = config.train.early_stop
     wanted = {"checkpoint.best": config.checkpoint.best}
@@ -366,7 +315,7 @@ OBJECTIVE = (
     _check_losses,
     _check_completions,
     _check_reward,
-    _check_preference,
+    check_preference,
     _check_metrics,
     _check_user_metrics,
 )

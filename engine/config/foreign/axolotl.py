@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..tasks import COMPARING_TASKS, REFERENCE_LOSSES
+from ..tasks import COMPARING_TASKS
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .axolotl_data import read_datasets
 from .draft import Draft, Imported, keys_by_reason, number, truth
+from .preference_losses import read_losses
 from .trainer.intervals import leave_out_evaluations, read_held_out
 from .trainer.keys import (
     TrainerDefaults,
@@ -100,6 +101,7 @@ DROPPED = {
 _HARMLESS = ("liger", "cut_cross_entropy", "kernels", "swanlab", "expert_parallel")
 """Words in the names of plugins that only make training faster, share the work or log it."""
 REFUSED = {
+    "dpo_use_weighting": "pairs are not weighted by their probability (WPO)",
     "s2_attention": "shifted sparse attention is not supported",
     "processor_type": "fttui does not train on images, audio or video",
     "process_reward_model": "fttui trains reward models of whole answers, not of steps",
@@ -310,7 +312,7 @@ def _read_preference(draft: Draft) -> None:
     if kind in _LOSSES:
         draft.default("preference.loss", _LOSSES[kind], f"rl: {kind}")
     if kind == "dpo":
-        _read_dpo_loss(draft)
+        read_losses(draft, "dpo_loss_type", listed(draft.get("dpo_loss_type")), "dpo_loss_weights")
     if kind == "simpo" and draft.get("cpo_alpha") is None:
         draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
     numbers = {
@@ -327,18 +329,6 @@ def _read_preference(draft: Draft) -> None:
     for key, path in numbers.items():
         if draft.get(key) is not None:
             draft.same(key, path, float(number(draft.get(key))))
-
-
-def _read_dpo_loss(draft: Draft) -> None:
-    """Read the loss of DPO, which is named apart from `rl` and may be a sum of several."""
-    key, weights = "dpo_loss_type", "dpo_loss_weights"
-    names = listed(draft.get(key))
-    if len(names) > 1 or (names and names[0] not in REFERENCE_LOSSES):
-        draft.refused(key, f"the loss {' + '.join(names)} is not supported")
-    elif names:
-        draft.same(key, "preference.loss", names[0])
-    if draft.get(weights) in ([1], [1.0]):
-        draft.without_effect(weights, "there is a single loss")
 
 
 def _read_sizes(draft: Draft) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..tasks import REFERENCE_LOSSES
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, keys_by_reason, number, truth
 from .llama_factory_data import read_datasets
@@ -136,8 +137,28 @@ def _read_stage(draft: Draft) -> None:
             draft.same(key, path, float(number(draft.get(key))))
     if loss == "orpo":
         _read_orpo(draft)
+    _read_more_losses(draft, loss or "sigmoid")
     if draft.get("ref_model") is not None:
         draft.refused("ref_model", "the reference is the model as it was before training")
+
+
+def _read_more_losses(draft: Draft, loss: str) -> None:
+    """Read what is added to a loss with a reference: BCO, and the weight of long completions."""
+    added, long = "pref_bco_weight", "ld_alpha"
+    if draft.get(long) is not None:
+        reason = f"{TOOL} counts the tokens of the reference in full"
+        value = float(number(draft.get(long)))
+        draft.nearly(long, "preference.ld_alpha", value, reason)
+    if not draft.has(added):
+        draft.read_with(added, "pref_loss")
+    elif loss not in REFERENCE_LOSSES:
+        draft.without_effect(added, f"{TOOL} adds it to losses with a reference only")
+    else:
+        weight = float(number(draft.get(added)))
+        shares = {loss: 1 / (1 + weight), "bco_pair": weight / (1 + weight)}
+        reason = f"{TOOL} subtracts the running mean of the rewards in the part bco_pair"
+        draft.leave_out("preference.loss", "same", f"a part of the loss, with {added}")
+        draft.nearly(added, "preference.loss", shares, reason)
 
 
 def _read_orpo(draft: Draft) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from ..tasks import REFERENCE_LOSSES
+from ..tasks import FDivergence
 from .adapters import listed, read_attention, read_lora, read_modules_to_save
 from .draft import Draft, Imported, KeyOutcome, keys_by_reason, number, truth
+from .preference_losses import leave_out_unused, read_losses
 from .trainer.intervals import leave_out_evaluations
 from .trainer.keys import (
     TrainerDefaults,
@@ -20,7 +21,7 @@ from .trl_task import task_of
 
 TOOL = "TRL"
 _LRS = {"sft": 2e-5, "dpo": 1e-6, "kto": 1e-6, "reward": 1e-4}
-_CPO_LOSSES = {"sigmoid": "cpo", "hinge": "slic", "simpo": "simpo"}
+_CPO_LOSSES = {"sigmoid": "cpo", "hinge": "slic", "simpo": "simpo", "alphapo": "simpo"}
 """The losses of its trainer CPO, which have no reference."""
 _TARGETS = ["q_proj", "v_proj"]
 WITHOUT_EFFECT = keys_by_reason(
@@ -29,8 +30,7 @@ WITHOUT_EFFECT = keys_by_reason(
             lora_task_type use_fast_tokenizer dataset_streaming_buffer
             generate_during_eval precompute_ref_log_probs precompute_ref_batch_size
             pad_to_multiple_of ignore_bias_buffers eval_packing use_logits_to_keep
-            shuffle_dataset f_alpha_divergence_coef discopop_tau
-            ref_model_mixup_alpha ref_model_sync_steps chars_per_token
+            shuffle_dataset ref_model_mixup_alpha ref_model_sync_steps chars_per_token
             num_of_sequences pad_token
         """,
     }
@@ -54,10 +54,9 @@ REFUSED = {
     "reward_model_path": "online reinforcement learning is not supported",
     "ref_model_init_kwargs": "the reference is the model as it was before training",
     "sync_ref_model": "the reference stays as it was before training",
-    "use_weighting": "weighted preferences are not supported",
+    "use_weighting": "pairs are not weighted by their probability (WPO)",
     "use_bnb_8bit_optimizer": "name the optimizer in optim",
     "teacher_model_name_or_path": "distillation is not supported",
-    "ld_alpha": "LD-DPO is not supported",
 }
 _ATTENTION = {
     "flash_attention_2": "flash_attention_2",
@@ -112,11 +111,16 @@ def _read_task(draft: Draft, given: str | None, file: str) -> None:
         "simpo_gamma": "preference.gamma",
         "desirable_weight": "preference.desirable_weight",
         "undesirable_weight": "preference.undesirable_weight",
+        "discopop_tau": "preference.discopop_tau",
+        "ld_alpha": "preference.ld_alpha",
+        "alpha": "preference.reward_alpha",
     }
     for key, path in numbers.items():
         if draft.get(key) is not None:
             draft.same(key, path, float(number(draft.get(key))))
     _read_loss(draft, task)
+    if task == "dpo":
+        leave_out_unused(draft, TOOL)
 
 
 def _read_reward(draft: Draft) -> None:
@@ -130,26 +134,43 @@ def _read_reward(draft: Draft) -> None:
 
 
 def _read_loss(draft: Draft, task: str) -> None:
-    if draft.get("f_divergence_type") in ("reverse_kl", "FDivergenceType.REVERSE_KL"):
-        draft.without_effect("f_divergence_type", "the reverse KL divergence is that of DPO")
-    elif draft.get("f_divergence_type") is not None:
-        draft.refused("f_divergence_type", "only the reverse KL divergence is supported")
-    loss = draft.get("loss_type")
-    loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
+    _read_divergence(draft)
+    given = draft.get("loss_type")
+    names = listed(given)
+    loss = names[0] if len(names) == 1 else given
     if _is_cpo(draft) and task == "dpo":
         _read_cpo(draft, "sigmoid" if loss is None else loss)
-    elif loss is None or (task == "sft" and loss == "nll") or (task == "kto" and loss == "kto"):
+    elif task == "kto" and loss in ("kto", "apo_zero_unpaired"):
+        draft.same("loss_type", "preference.rated_loss", loss)
+    elif loss is None or (task == "sft" and loss == "nll"):
         draft.read_with("loss_type", "the task")
-    elif loss in REFERENCE_LOSSES and task == "dpo":
-        draft.same("loss_type", "preference.loss", loss)
+    elif task == "dpo":
+        read_losses(draft, "loss_type", names, "loss_weights")
     else:
         draft.refused("loss_type", f"the loss {loss} is not supported")
 
 
+def _read_divergence(draft: Draft) -> None:
+    key, order = "f_divergence_type", "f_alpha_divergence_coef"
+    given = draft.get(key)
+    name = str(given).rpartition(".")[2].lower()
+    if given is not None and name not in get_args(FDivergence):
+        draft.refused(key, f"the divergence {name} is not supported")
+    elif name == "reverse_kl":
+        draft.without_effect(key, "the reverse KL divergence is that of DPO")
+    elif given is not None:
+        draft.same(key, "preference.f_divergence", name)
+    if draft.get(order) is not None and name == "alpha_divergence":
+        reason = "as TRL 1.16 means it; of releases before 1.0 set 1 − α"
+        draft.nearly(order, "preference.f_alpha", float(number(draft.get(order))), reason)
+    elif draft.get(order) is not None:
+        draft.without_effect(order, "only the α-divergence uses it")
+
+
 def _is_cpo(draft: Draft) -> bool:
     """Return whether a key belongs to the trainer CPO alone."""
-    own = any(draft.get(key) is not None for key in ("cpo_alpha", "simpo_gamma"))
-    return own or draft.get("loss_type") == "simpo"
+    own = any(draft.get(key) is not None for key in ("cpo_alpha", "simpo_gamma", "alpha"))
+    return own or draft.get("loss_type") in ("simpo", "alphapo")
 
 
 def _read_cpo(draft: Draft, loss: Any) -> None:
@@ -157,14 +178,15 @@ def _read_cpo(draft: Draft, loss: Any) -> None:
         draft.refused("loss_type", f"the loss {loss} is not supported")
         return
     chosen = _CPO_LOSSES[loss]
+    if loss == "alphapo":
+        draft.leave_out("preference.ce_weight", "no effect", "alphapo has no next-token loss")
+        draft.default("preference.ce_weight", 0.0, f"alphapo of {TOOL}")
     if draft.get("loss_type") is None:
         draft.default("preference.loss", chosen, "concluded from the keys")
     else:
         draft.same("loss_type", "preference.loss", chosen)
     if loss == "simpo" and draft.get("cpo_alpha") is None:
         draft.default("preference.ce_weight", 1.0, f"default of {TOOL}")
-    if loss != "simpo" and draft.get("simpo_gamma") is not None:
-        draft.leave_out("preference.gamma", "no effect", "only the loss simpo uses it")
 
 
 def _read_model(draft: Draft) -> None:

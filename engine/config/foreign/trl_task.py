@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ..tasks import REFERENCE_LOSSES
 from .draft import Draft, keys_by_reason, shown
 
 _TASK_OF_KEY = keys_by_reason(
@@ -13,7 +14,7 @@ _TASK_OF_KEY = keys_by_reason(
         "reward": "center_rewards_coefficient num_labels",
         "dpo": """
             cpo_alpha simpo_gamma rpo_alpha f_divergence_type f_alpha_divergence_coef loss_weights
-            ld_alpha use_weighting discopop_tau reference_free force_use_ref_model
+            ld_alpha use_weighting discopop_tau reference_free alpha force_use_ref_model
         """,
     }
 )
@@ -29,6 +30,8 @@ _SUPERVISED = (
 )
 """Keys that suggest the trainer SFT if there are none of the other trainers."""
 _RATED_LOSSES = ("kto", "apo_zero_unpaired")
+_DPO_LOSSES = (*sorted(set(REFERENCE_LOSSES) - {"sigmoid", "hinge", "ipo"}), "simpo", "alphapo")
+"""Losses of TRL's trainers DPO and CPO that no other trainer has."""
 _SUPERVISED_LOSSES = ("nll", "chunked_nll", "dft")
 _NAMES = ("hub_model_id", "run_name", "output_dir")
 _METHOD = re.compile(r"(?<![a-z])(dpo|orpo|simpo|cpo|kto|bco|reward)(?![a-z])")
@@ -57,15 +60,16 @@ def task_of(draft: Draft, file: str) -> TaskFound:
     """
     known = next((task for key, task in _TASK_OF_KEY.items() if draft.get(key) is not None), None)
     loss = draft.get("loss_type")
-    if loss in _RATED_LOSSES:
+    loss = loss[0] if isinstance(loss, list) and len(loss) == 1 else loss
+    if not isinstance(loss, list) and loss in _RATED_LOSSES:
         known = "kto"
-    elif loss == "simpo" or (isinstance(loss, list) and len(loss) > 1):
-        known = known or "dpo"  # one trainer has this loss, and one takes several
+    elif isinstance(loss, list) or loss in _DPO_LOSSES:
+        known = known or "dpo"  # one trainer has such a loss, and one takes several
     elif str(draft.get("lora_task_type")) == "SEQ_CLS":
         known = known or "reward"
     if known is not None:
         return TaskFound(known)
-    if loss in _SUPERVISED_LOSSES:
+    if not isinstance(loss, list) and loss in _SUPERVISED_LOSSES:
         return TaskFound("sft")
     if any(draft.get(key) is not None for key in _COMPARING):
         why = (

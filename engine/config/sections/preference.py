@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from ..tasks import PAIR_LOSSES, PairLoss, PairLossTraits
+from ..tasks import PAIR_LOSSES, FDivergence, PairLoss, PairLossTraits, traits_of
 from .base import NonNegative, Positive, Section
 
 
@@ -17,9 +18,11 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
     adapter, or with the adapter that `adapter.start` continues.
     """
 
-    loss: PairLoss = "sigmoid"
-    """Loss of task dpo. orpo, simpo, cpo and slic have no reference, so that a step needs half the
-    forward passes; sigmoid_norm, ipo, orpo and simpo compare log-probabilities per token."""
+    loss: PairLoss | dict[PairLoss, Positive] = "sigmoid"
+    """Loss of task dpo, or the weights of several that are added up, such as `{sigmoid: 0.8,
+    bco_pair: 0.2}`. orpo, simpo, cpo and slic have no reference, so that a step needs half the
+    forward passes; sigmoid_norm, ipo, orpo and simpo compare log-probabilities per token; aot and
+    aot_unpaired compare the sorted pairs of a whole step."""
     beta: Positive = 0.1
     """Scale of the rewards (DPO's β): the larger, the closer the model stays to the reference; for
     ipo the strength of its regularization (τ), for orpo the weight of the odds ratio (λ). simpo
@@ -27,8 +30,24 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
     gamma: NonNegative = 0.5
     """simpo: by how much the reward of the chosen completion should exceed the other one (γ)."""
     label_smoothing: Annotated[float, Meta(ge=0, lt=0.5)] = 0.0
-    """For sigmoid, robust, simpo and cpo: assumed share of preferences with chosen and rejected
-    swapped."""
+    """For sigmoid, robust, exo_pair, aot, aot_unpaired, simpo and cpo: assumed share of preferences
+    with chosen and rejected swapped. exo_pair needs it, usually 0.001."""
+    f_divergence: FDivergence = "reverse_kl"
+    """Divergence from the reference (f-DPO), for sigmoid, sigmoid_norm, hinge, ipo, robust,
+    exo_pair and discopop."""
+    f_alpha: float = 0.5
+    """`f_divergence: alpha_divergence`: its order, as TRL's `f_alpha_divergence_coef`; 1 is
+    reverse_kl."""
+    ld_alpha: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """Factor on the log-probabilities of those tokens of the longer completion that lie beyond the
+    length of the shorter one (LD-DPO); null is 1."""
+    discopop_tau: Positive = 0.05
+    """discopop: the smaller, the sharper it passes from the logistic to the exponential loss."""
+    reward_alpha: float = 0.0
+    """simpo, cpo, slic: shape of the rewards, (1 − exp(−α r)) / α instead of r (AlphaPO)."""
+    rated_loss: Literal["kto", "apo_zero_unpaired"] = "kto"
+    """Loss of task kto; apo_zero_unpaired compares with 0 instead of the mean divergence, which
+    saves its three passes."""
     ce_weight: NonNegative | None = None
     """Weight of the next-token loss on chosen completions, which keeps their probability from
     falling; null: 1 for orpo, cpo and slic, otherwise 0."""
@@ -41,9 +60,24 @@ class PreferenceConfig(Section, frozen=True, kw_only=True):
     """kto: weight of undesirable completions."""
 
     @property
+    def losses(self) -> Mapping[PairLoss, float]:
+        """The losses of task dpo that are added up, each with its weight."""
+        return {self.loss: 1.0} if isinstance(self.loss, str) else self.loss
+
+    @property
     def traits(self) -> PairLossTraits:
-        """What the loss of task dpo compares and uses."""
-        return PAIR_LOSSES[self.loss]
+        """What the loss of task dpo, or any of several, compares and uses."""
+        return traits_of(self.losses or ("sigmoid",))
+
+    @property
+    def every_traits(self) -> list[PairLossTraits]:
+        """What each of the losses of task dpo compares and uses."""
+        return [PAIR_LOSSES[name] for name in self.losses]
+
+    @property
+    def named(self) -> str:
+        """The losses of task dpo in words, such as `sigmoid + bco_pair`."""
+        return " + ".join(self.losses)
 
     @property
     def next_token_weight(self) -> float:

@@ -93,6 +93,8 @@ def _require_weights(config: RunConfig, examples: Sequence[Example]) -> None:
         why = "the CoSENT loss compares all pairs with each other; set contrastive.kind: cosine"
     elif config.task == "sft" and kind == "simctg":
         why = "SimCTG compares tokens with each other; set contrastive.kind: off"
+    elif config.task == "dpo" and config.preference.traits.ordered:
+        why = "the losses aot and aot_unpaired sort the pairs of a step; choose another loss"
     elif config.data.streaming and config.learns_next_token:
         why = "the next-token loss of streamed records has none; set data.streaming: false"
     else:

@@ -1,12 +1,15 @@
 """Preference objective (dpo, kto): log-probabilities of model and reference, losses, evaluation.
 
+What an ordered loss compares a pair with follows from the log-probabilities of all pairs of the
+step on all ranks, so the loss does not depend on how a step is split.
+
 The reference is the model as it was before training: with its adapter disabled, or with copies of
 its initial weights put in place. No second model is in memory, no checkpoint holds the reference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,7 +19,9 @@ from peft import PeftModel
 from torch import Tensor
 
 from ...config.schema import RunConfig
+from ...config.tasks import PAIR_LOSSES, PairLoss
 from ...losses.cross_entropy import IGNORED
+from ...losses.gather import gather_rows, gather_sizes
 from ...losses.preference import (
     CHOSEN,
     FIGURES,
@@ -25,10 +30,14 @@ from ...losses.preference import (
     LogProbs,
     PairLossSettings,
     completion_log_probs,
+    desensitized,
     means,
+    ordered_losses,
     pair_losses,
+    partners_of,
     rated_losses,
     reward_sums,
+    tail_of,
 )
 from ...losses.weights import weighted_sum
 from ...model.hidden import HiddenStates, lm_head_of
@@ -36,6 +45,8 @@ from .reference import reference_of
 
 Batch = dict[str, Any]
 Loss = TypeVar("Loss", float, Tensor)
+Partners = Mapping[PairLoss, Tensor]
+"""Of each ordered loss, the values that those of a batch are compared with, [2, pairs]."""
 
 
 @dataclass(frozen=True)
@@ -63,28 +74,63 @@ class PreferenceObjective:
 
     def __init__(self, config: RunConfig, model: PeftModel) -> None:
         self._config = own = config.preference
-        self._settings = PairLossSettings(own.beta, own.label_smoothing, own.gamma)
+        self._settings = PairLossSettings(
+            own.beta,
+            own.label_smoothing,
+            own.gamma,
+            own.f_divergence,
+            own.f_alpha,
+            own.discopop_tau,
+            own.reward_alpha,
+        )
         self.rated = config.task == "kto"
         """Whether completions are rated one by one instead of compared in pairs."""
+        self.diverges = self.rated and own.rated_loss == "kto"
+        """Whether the loss needs the mean divergence from the reference."""
+        self.ordered = not self.rated and own.traits.ordered
+        """Whether the pairs of a step are sorted and compared with each other."""
         self._rewards_per_token = not config.has_reference and own.traits.per_token
         self._model = model
         self._head = lm_head_of(model)
         self.in_reference = reference_of(config, model)
         """Puts the model in the form of the reference in a block; None without a reference."""
 
-    def log_probs(self, model: Any, batch: Batch, context: Tensor | None = None) -> LogProbs:
+    def log_probs(self, model: Any, batch: Batch, *, with_prompt: bool = False) -> LogProbs:
         """Return the log-probabilities of the completions of a batch, [rows], by a model.
 
-        `context` [rows, T] are tokens whose log-probabilities are returned apart.
+        `with_prompt` is that of `split`.
         """
-        return self.log_probs_and_balance(model, batch, context)[0]
+        parts = self.split(batch, with_prompt=with_prompt)
+        return self.joined(self.log_probs_and_balance(model, parts, parts.get("context"))[0])
+
+    def split(self, batch: Batch, *, with_prompt: bool = False) -> Batch:
+        """Return a batch with `context`, if log-probabilities of some tokens are needed apart.
+
+        These are the tokens beyond the shorter completion of a pair with `ld_alpha`, which are no
+        labels then, or those of `context` if `with_prompt`.
+        """
+        if self._config.ld_alpha is not None:
+            labels, tail = batch["labels"], tail_of(batch["labels"])
+            return {
+                **batch,
+                "labels": labels.masked_fill(tail != IGNORED, IGNORED),
+                "context": tail,
+            }
+        context = self.context(batch) if with_prompt else None
+        return batch if context is None else {**batch, "context": context}
+
+    def joined(self, found: LogProbs) -> LogProbs:
+        """Return log-probabilities of a batch that `split` has returned, of whole completions."""
+        alpha = self._config.ld_alpha
+        return found if alpha is None else desensitized(found, alpha)
 
     def log_probs_and_balance(
         self, model: Any, batch: Batch, context: Tensor | None = None, *, balanced: bool = False
     ) -> tuple[LogProbs, Tensor | None]:
         """Return log-probabilities [rows] and, if `balanced`, the load balancing loss of experts.
 
-        The second value is None otherwise; `context` is that of `log_probs`.
+        The second value is None otherwise; `context` [rows, T] are tokens whose log-probabilities
+        are returned apart.
         """
         more = {"output_router_logits": True} if balanced else {}
         with HiddenStates(self._model) as hidden:
@@ -145,6 +191,7 @@ class PreferenceObjective:
         desirable: Tensor,
         divergence: Tensor,
         weights: Tensor | None = None,
+        partners: Partners | None = None,
     ) -> Compared:
         """Return the loss and the metrics of a batch, as sums.
 
@@ -154,9 +201,10 @@ class PreferenceObjective:
             desirable: whether each row is desirable, [rows].
             divergence: mean divergence of the whole step, []; not used for pairs.
             weights: factor on each loss, of pairs or rated completions; None is 1.
+            partners: what an ordered loss compares each pair with; None orders these pairs alone.
         """
         ratio = policy.total - reference
-        losses = self.losses(policy, reference, desirable, divergence)
+        losses = self.losses(policy, reference, desirable, divergence, partners)
         if self._rewards_per_token:
             ratio = ratio / policy.tokens.clamp_min(1)
         if self.rated:
@@ -168,7 +216,12 @@ class PreferenceObjective:
         return Compared(weighted_sum(losses, weights), {**sums, "reward_accuracy": right.sum()})
 
     def losses(
-        self, policy: LogProbs, reference: Tensor, desirable: Tensor, divergence: Tensor
+        self,
+        policy: LogProbs,
+        reference: Tensor,
+        desirable: Tensor,
+        divergence: Tensor,
+        partners: Partners | None = None,
     ) -> Tensor:
         """Return the loss of every pair, or of every rated completion; arguments as `compare`."""
         config, ratio = self._config, policy.total - reference
@@ -177,13 +230,34 @@ class PreferenceObjective:
             return rated_losses(ratio, desirable, divergence, config.beta, weights)
         chosen, rejected = ratio.chunk(2)
         lengths = policy.tokens.chunk(2)
-        return pair_losses(chosen, rejected, (lengths[0], lengths[1]), config.loss, self._settings)
+        total = torch.zeros_like(chosen)
+        for kind, weight in config.losses.items():
+            if PAIR_LOSSES[kind].ordered:
+                pair = _sides(kind, policy.total, reference)
+                at = partners[kind] if partners else None
+                losses = ordered_losses(*pair, self._settings, at)
+            else:
+                both = lengths[0], lengths[1]
+                losses = pair_losses(chosen, rejected, both, kind, self._settings)
+            total = total + (losses if weight == 1 else weight * losses)
+        return total
+
+    def partners(self, policies: Sequence[Tensor], references: Sequence[Tensor]) -> list[Partners]:
+        """Return what an ordered loss compares the pairs of each batch with; a collective.
+
+        Args:
+            policies: log-probabilities of every batch of this rank by the model, [rows] each.
+            references: the same by the reference.
+        """
+        kinds = [kind for kind in self._config.losses if PAIR_LOSSES[kind].ordered]
+        device = next(self._model.parameters()).device
+        return _partners_in_step(kinds, policies, references, device)
 
     def see(self, batch: Batch) -> EvaluatedBatch:
         """Return the values that an evaluation keeps of a batch."""
-        policy = self.log_probs(self._model, batch, self.context(batch))
+        policy = self.log_probs(self._model, batch, with_prompt=True)
         reference = self.reference(batch)
-        apart = self.divergence_sum(batch) if self.rated else torch.zeros(())
+        apart = self.divergence_sum(batch) if self.diverges else torch.zeros(())
         return EvaluatedBatch(policy, reference, self.desirable(batch), float(apart))
 
     def total(self, loss: Loss, ce: Loss) -> Loss:
@@ -214,9 +288,14 @@ def evaluate_preferences(
     counted = max(chosen + rejected if objective.rated else chosen, 1.0)
     divergence = torch.tensor(max(apart / counted, 0.0))
     sums = dict.fromkeys(("loss", "ce", *FIGURES), 0.0)
-    for one in seen:
+    orders: Sequence[Partners | None] = [None] * len(seen)
+    if objective.ordered:
+        orders = objective.partners(
+            [one.policy.total for one in seen], [one.reference for one in seen]
+        )
+    for one, order in zip(seen, orders, strict=True):
         at = divergence.to(one.reference.device)
-        compared = objective.compare(one.policy, one.reference, one.desirable, at)
+        compared = objective.compare(one.policy, one.reference, one.desirable, at, partners=order)
         sums["loss"] += float(compared.loss_sum)
         sums["ce"] -= float(one.policy.with_context()[0][one.desirable].sum())
         for name, total in compared.sums.items():
@@ -227,8 +306,53 @@ def evaluate_preferences(
         "loss": objective.total(loss, ce),
         **({"ce": ce} if objective.has_ce else {}),
         **means(totals, {CHOSEN: chosen, REJECTED: rejected, "all": counted}),
-        **({"kl": float(divergence)} if objective.rated else {}),
+        **({"kl": float(divergence)} if objective.diverges else {}),
     }
+
+
+def _sides(kind: PairLoss, policy: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the values that should be the larger ones and those they are compared with, [B] each.
+
+    Args:
+        kind: aot or aot_unpaired.
+        policy: log-probabilities of the chosen, then of the rejected completions, [2 B].
+        reference: the same of the reference.
+    """
+    chosen, rejected = policy.chunk(2)
+    chosen_before, rejected_before = reference.chunk(2)
+    if kind == "aot":
+        return chosen - rejected, chosen_before - rejected_before
+    return chosen - chosen_before, rejected - rejected_before
+
+
+def _partners_in_step(
+    kinds: Iterable[PairLoss],
+    policies: Sequence[Tensor],
+    references: Sequence[Tensor],
+    device: torch.device,
+) -> list[Partners]:
+    """Return the partners of the pairs of every batch; a collective.
+
+    Args:
+        kinds: the ordered losses.
+        policies: log-probabilities of every batch of this rank, without gradients; may be empty.
+        references: the same of the reference.
+        device: where the log-probabilities are.
+    """
+    found: dict[PairLoss, Sequence[Tensor]] = {}
+    for kind in kinds:
+        pairs = [_sides(kind, *one) for one in zip(policies, references, strict=True)]
+        nothing = torch.empty(0, device=device)
+        upper, lower = (torch.cat([nothing, *(pair[n] for pair in pairs)]) for n in (0, 1))
+        every = _of_all_ranks(upper, lower)
+        found[kind] = torch.split(every, [len(one) for one, _ in pairs], dim=1)
+    return [{kind: parts[n] for kind, parts in found.items()} for n in range(len(policies))]
+
+
+def _of_all_ranks(upper: Tensor, lower: Tensor) -> Tensor:
+    sizes = gather_sizes(len(upper))
+    every, first = gather_rows(torch.stack((upper, lower), dim=1), sizes)
+    return partners_of(every[:, 0], every[:, 1])[:, first : first + len(upper)]
 
 
 @contextmanager

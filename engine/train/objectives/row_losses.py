@@ -58,6 +58,8 @@ class RowLossComputer:
             raise NoRowLosses("with train.strategy: fsdp a rank cannot run the model by itself")
         if self._config.task == "contrastive" and self._config.contrastive.kind == "cosent":
             raise NoRowLosses("the CoSENT loss compares all pairs of a step with each other")
+        if self._config.task == "dpo" and self._config.preference.traits.ordered:
+            raise NoRowLosses("the losses aot and aot_unpaired sort all pairs of a step")
         with evaluation_mode(self._trainer):
             if self._config.task in PREFERENCE_TASKS:
                 found = self._preferences(examples)
@@ -174,7 +176,7 @@ class RowLossComputer:
         """Yield loss and weight of the pairs, or of the rated completions, of each batch."""
         objective = self._trainer.objective
         for batch in self._batches(examples):
-            policy = objective.log_probs(self._trainer.model, batch, objective.context(batch))
+            policy = objective.log_probs(self._trainer.model, batch, with_prompt=True)
             desirable = objective.desirable(batch)
             losses = objective.losses(
                 policy, objective.reference(batch), desirable, self._trainer.divergence

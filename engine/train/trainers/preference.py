@@ -68,7 +68,7 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
             return
         with self.step_loop.tally.time("compute"), self.compute_loss_context_manager():
             moved = self._add_reference(batches)
-        if self.objective.rated and moved is not None:
+        if self.objective.diverges and moved is not None:
             mean = self.accelerator.reduce(moved * self._scales["all"], reduction="mean")
             self._divergence = mean.clamp_min(0)
             self.step_loop.tally.add_parts(kl=self._divergence)
@@ -76,22 +76,30 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     def _add_reference(self, batches: Sequence[Batch]) -> Tensor | None:
         """Add `reference` to every batch; return the summed divergence, which is 0 except for kto.
 
-        Returns None if the step is dropped meanwhile.
+        An ordered loss adds `partners` too. Returns None if the step is dropped meanwhile.
         """
-        rated, moved = self.objective.rated, torch.zeros((), device=self.args.device)
+        diverges, ordered = self.objective.diverges, self.objective.ordered
+        moved, policies = torch.zeros((), device=self.args.device), []
         with self.forward.without_gradients():
-            for batch in batches if rated else ():
+            for batch in batches if diverges or ordered else ():
                 if not self.step_loop.may_continue():
                     return None
-                moved += self._compared_log_probs(batch["mismatched"], "still").sum()
+                if ordered:
+                    policies.append(self._compared_log_probs(batch, "still"))
+                else:
+                    moved += self._compared_log_probs(batch["mismatched"], "still").sum()
             context, way = self._reference_way()
             with context:
                 for batch in batches:
                     if not self.step_loop.may_continue():
                         return None
                     batch["reference"] = self._compared_log_probs(batch, way)
-                    if rated:
+                    if diverges:
                         moved -= self._compared_log_probs(batch["mismatched"], way).sum()
+        if ordered:
+            orders = self.objective.partners(policies, [batch["reference"] for batch in batches])
+            for batch, order in zip(batches, orders, strict=True):
+                batch["partners"] = order
         return moved
 
     def _reference_way(self) -> tuple[AbstractContextManager[None], Way]:
@@ -110,22 +118,30 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
 
     def _compared_log_probs(self, batch: Batch, way: Way) -> Tensor:
         """Return log-probabilities [rows]; called within the contexts without gradients."""
-        inputs = self._prepare_inputs(batch)
-        return self.forward(self.model, inputs, "log_probs", way=way)["log_probs"]
+        inputs = self._prepare_inputs(self.objective.split(batch))
+        return self._passed(self.model, inputs, [], way)[0].total
 
     def _log_probs(self, model: Any, inputs: Batch) -> tuple[LogProbs, Tensor | None]:
         """Return log-probabilities by the trained model, and the load balancing loss of experts.
 
         The second value is None unless that loss is a part of the trained one.
         """
-        wants: list[Want] = ["log_probs", "balance"] if self._balance_weight else ["log_probs"]
-        tokens, context = _targets(inputs["labels"]), self.objective.context(inputs)
+        more: list[Want] = ["balance"] if self._balance_weight else []
+        return self._passed(model, self.objective.split(inputs, with_prompt=True), more, "trained")
+
+    def _passed(
+        self, model: Any, inputs: Batch, more: Sequence[Want], way: Way
+    ) -> tuple[LogProbs, Tensor | None]:
+        """Return log-probabilities by a pass over what `split` has returned, and the balance."""
+        tokens, context = _targets(inputs["labels"]), inputs.get("context")
+        wants: list[Want] = ["log_probs", *more]
         if context is None:
-            found = self.forward(model, inputs, *wants)
+            found = self.forward(model, inputs, *wants, way=way)
             return LogProbs(found["log_probs"], tokens), found.get("balance")
-        found = self.forward(model, {**inputs, "context": context}, *wants, "context_log_probs")
+        found = self.forward(model, inputs, *wants, "context_log_probs", way=way)
         apart = found["context_log_probs"], _targets(context)
-        return LogProbs(found["log_probs"], tokens, *apart), found.get("balance")
+        log_probs = LogProbs(found["log_probs"], tokens, *apart)
+        return self.objective.joined(log_probs), found.get("balance")
 
     def _count(self, batches: Sequence[Batch]) -> dict[str, float]:
         wanted = [self.objective.desirable(batch) for batch in batches]
@@ -159,7 +175,9 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
         policy, balance = self._log_probs(model, inputs)
         reference = inputs.get("reference", torch.zeros_like(policy.total))
         weights = record_weights(inputs)
-        compared = self.objective.compare(policy, reference, desirable, self._divergence, weights)
+        compared = self.objective.compare(
+            policy, reference, desirable, self._divergence, weights, inputs.get("partners")
+        )
         loss = compared.loss_sum * self._scales.get("loss", 0.0)
         self._publish(compared)
         if self.objective.has_ce:

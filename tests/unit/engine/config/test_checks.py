@@ -442,6 +442,40 @@ def test_a_folder_with_the_name_of_a_file_is_reported_as_one(tmp_path):
             "preference.label_smoothing",
         ),
         ({"task": "kto", "preference": {"loss": "hinge"}}, "preference.loss"),
+        ({"task": "kto", "preference": {"ld_alpha": 0.5}}, "preference.ld_alpha"),
+        (
+            {"task": "dpo", "preference": {"rated_loss": "apo_zero_unpaired"}},
+            "preference.rated_loss",
+        ),
+        ({"task": "dpo", "preference": {"loss": {}}}, "preference.loss"),
+        ({"task": "dpo", "preference": {"loss": {"sigmoid": 1, "cpo": 1}}}, "preference.loss"),
+        ({"task": "dpo", "preference": {"loss": "exo_pair"}}, "preference.label_smoothing"),
+        (
+            {"task": "dpo", "preference": {"loss": "apo_zero", "f_divergence": "forward_kl"}},
+            "preference.f_divergence",
+        ),
+        (
+            {
+                "task": "dpo",
+                "preference": {"loss": {"ipo": 1, "aot": 1}, "f_divergence": "forward_kl"},
+            },
+            "preference.f_divergence",
+        ),
+        ({"task": "dpo", "preference": {"f_alpha": 0.7}}, "preference.f_alpha"),
+        ({"task": "dpo", "preference": {"discopop_tau": 0.7}}, "preference.discopop_tau"),
+        ({"task": "dpo", "preference": {"reward_alpha": 0.7}}, "preference.reward_alpha"),
+        (
+            {"task": "dpo", "preference": {"loss": "orpo", "ld_alpha": 0.7}},
+            "preference.ld_alpha",
+        ),
+        (
+            {
+                "task": "dpo",
+                "preference": {"loss": "aot"},
+                "train": {"batch": 1, "accumulate": 1},
+            },
+            "preference.loss",
+        ),
         (
             {"task": "dpo", "preference": {"loss": "orpo", "label_smoothing": 0.1}},
             "preference.label_smoothing",

@@ -276,6 +276,16 @@ def test_wrong_override_names_itself(errors, override, message):
     assert errors(GOOD, override) == [message]
 
 
+def test_a_wrong_name_in_a_mapping_of_choices_is_named(errors):
+    (problem,) = errors(GOOD, "preference.loss={sigmoid: 1, ipoo: 2}")
+    assert problem.endswith(
+        "sppo_hard or a mapping from such names to a number > 0; 'ipoo' is none of them; did you "
+        "mean 'ipo'?"
+    )
+    (problem,) = errors(GOOD, "preference.loss=sigmod")
+    assert problem.endswith("; did you mean 'sigmoid'?")
+
+
 def test_an_override_may_be_a_whole_section(load, errors):
     loaded = load(GOOD, "model={id: 007, quantize: none}")
     assert (loaded.config.model.id, loaded.config.model.quantize) == ("007", "none")

@@ -18,7 +18,7 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrainConfig,
 )
-from fttui.engine.config.tasks import PAIR_LOSSES
+from fttui.engine.config.tasks import PAIR_LOSSES, REFERENCE_LOSSES
 from fttui.engine.data.batches.collate import collate_preferences, collate_rated
 from fttui.engine.data.tokens.examples import PreferenceExample, RatedExample, TextExample
 from fttui.engine.losses import preference
@@ -27,13 +27,42 @@ from fttui.engine.train.objectives.preference import PreferenceObjective
 from tests.support.tiny import byte_tokenizer, tiny_llama
 
 LENGTHS = (torch.tensor([4, 2]), torch.tensor([2, 4]))
-PAIRS = [
-    ("sigmoid", 0.0),
-    ("sigmoid_norm", 0.0),
-    ("hinge", 0.0),
-    ("ipo", 0.0),
-    ("robust", 0.1),
+PAIRS: list[tuple[Any, dict[str, Any]]] = [
+    ("sigmoid", {}),
+    ("sigmoid_norm", {}),
+    ("hinge", {}),
+    ("ipo", {}),
+    ("robust", {"label_smoothing": 0.1}),
+    ("exo_pair", {"label_smoothing": 0.01}),
+    ("nca_pair", {}),
+    ("bco_pair", {}),
+    ("sppo_hard", {}),
+    ("apo_zero", {}),
+    ("apo_down", {}),
+    ("discopop", {"discopop_tau": 0.3}),
+    ("aot", {"label_smoothing": 0.2}),
+    ("aot_unpaired", {}),
+    ("sigmoid", {"f_divergence": "forward_kl"}),
+    ("ipo", {"f_divergence": "js_divergence"}),
+    ("robust", {"f_divergence": "alpha_divergence", "label_smoothing": 0.1}),
+    ("exo_pair", {"f_divergence": "alpha_divergence", "f_alpha": 1.4, "label_smoothing": 0.1}),
+    ("sigmoid_norm", {"f_divergence": "alpha_divergence", "f_alpha": 1.0}),
+    ("sigmoid", {"ld_alpha": 0.4}),
+    ("nca_pair", {"ld_alpha": 0.0}),
+    ("ipo", {"ld_alpha": 0.7, "ce_weight": 0.5}),
+    ({"sigmoid": 0.8, "bco_pair": 0.2}, {"ce_weight": 1.0}),
+    ({"aot": 0.5, "discopop": 2.0, "aot_unpaired": 1.0}, {"label_smoothing": 0.0}),
 ]
+"""Losses with a reference and the keys that go with them; `of_trl` names them as TRL does."""
+
+
+def of_trl(kind: Any, options: dict[str, Any]) -> dict[str, Any]:
+    names = {"f_divergence": "f_divergence_type", "f_alpha": "f_alpha_divergence_coef"}
+    given = {names.get(key, key): value for key, value in options.items()}
+    weights = {kind: 1.0} if isinstance(kind, str) else dict(kind)
+    if ce := given.pop("ce_weight", None):
+        weights["sft"] = ce
+    return {**given, "loss_type": list(weights), "loss_weights": list(weights.values())}
 
 
 def of(kind: Any, chosen: float, rejected: float, beta: float = 0.5, epsilon: float = 0.0) -> float:
@@ -140,6 +169,12 @@ def trl_loss(
     **options: Any,
 ) -> Any:
     """A model, and the loss of TRL's trainer for it and a batch."""
+    trainer = trl_trainer(kind, folder, out, place, **options)
+    return trainer.model, float(trainer.compute_loss(trainer.model, inputs).detach())
+
+
+def trl_trainer(kind: str, folder: Path, out: Path, place: str = "trl", **options: Any) -> Any:
+    """TRL's trainer of a model that has moved away from the reference."""
     from fttui.engine.train.trainers.text import _placeholder
 
     trl = importlib.import_module(place)
@@ -168,7 +203,7 @@ def trl_loss(
         model=model, args=args, train_dataset=data, processing_class=byte_tokenizer()
     )
     move(model)
-    return model, float(trainer.compute_loss(model, inputs).detach())
+    return trainer
 
 
 def ours(task: str, model: Any, batch: dict[str, Any], divergence: Tensor, **options: Any) -> float:
@@ -180,10 +215,10 @@ def ours(task: str, model: Any, batch: dict[str, Any], divergence: Tensor, **opt
         preference=PreferenceConfig(beta=0.3, **options),
     )
     objective = PreferenceObjective(config, model)
-    if task == "kto":
+    if objective.diverges:
         divergence = (objective.divergence_sum(batch) / len(batch["input_ids"])).clamp_min(0)
-    desirable, context = objective.desirable(batch), objective.context(batch)
-    policy, reference = objective.log_probs(model, batch, context), objective.reference(batch)
+    desirable, reference = objective.desirable(batch), objective.reference(batch)
+    policy = objective.log_probs(model, batch, with_prompt=True)
     compared = objective.compare(policy, reference, desirable, divergence)
     said, tokens = (part[desirable].sum().detach() for part in policy.with_context())
     return objective.total(float(compared.loss_sum.detach() / 2), -float(said / tokens))
@@ -197,19 +232,75 @@ def preferences() -> dict[str, Any]:
     return collate_preferences(examples, 0)
 
 
-@pytest.mark.parametrize(("kind", "epsilon"), PAIRS)
+@pytest.fixture(scope="module")
+def dpo_trainer(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return trl_trainer("DPO", folder, tmp_path_factory.mktemp("dpo"), beta=0.3)
+
+
+TAKEN = {
+    "loss_types": ["sigmoid"],
+    "loss_weights": [1.0],
+    "label_smoothing": 0.0,
+    "f_divergence_type": "reverse_kl",
+    "f_alpha_divergence_coef": 0.5,
+    "ld_alpha": None,
+}
+"""What the trainer takes from its arguments when it is built."""
+
+
+def loss_of(trainer: Any, inputs: dict[str, Tensor], **options: Any) -> float:
+    """The loss of a batch as if the trainer had been built with these arguments."""
+    trainer.args.discopop_tau = options.pop("discopop_tau", 0.05)
+    options["loss_types"] = options.pop("loss_type")
+    assert set(options) <= set(TAKEN)
+    for name, value in {**TAKEN, **options}.items():
+        assert hasattr(trainer, name)
+        setattr(trainer, name, value)
+    return float(trainer.compute_loss(trainer.model, inputs).detach())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), PAIRS, ids=[f"{kind} {options}" for kind, options in PAIRS]
+)
 def test_pairs_cost_what_they_cost_in_trl(
-    folder: Path, tmp_path: Path, kind: Any, epsilon: float
+    dpo_trainer: Any, kind: Any, options: dict[str, Any]
 ) -> None:
     batch = preferences()
     inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
     inputs["completion_mask"] = (batch["labels"] >= 0).long()
-    model, expected = trl_loss(
-        "DPO", folder, tmp_path, inputs, beta=0.3, loss_type=[kind], label_smoothing=epsilon
-    )
-    found = ours("dpo", model, batch, torch.zeros(()), loss=kind, label_smoothing=epsilon)
+    model, expected = dpo_trainer.model, loss_of(dpo_trainer, inputs, **of_trl(kind, options))
+    found = ours("dpo", model, batch, torch.zeros(()), loss=kind, **options)
     assert found == pytest.approx(expected, rel=1e-5)
-    assert abs(found - of(kind, 0, 0, 0.3, epsilon)) > 1e-3
+    with model.disable_adapter():
+        untrained = ours("dpo", model, batch, torch.zeros(()), loss=kind, **options)
+    assert abs(found - untrained) > 1e-4
+
+
+def test_every_loss_with_a_reference_is_compared_with_that_of_trl() -> None:
+    compared = {name for kind, _ in PAIRS for name in ([kind] if isinstance(kind, str) else kind)}
+    assert compared == set(REFERENCE_LOSSES)
+
+
+def test_ordered_pairs_in_parts_have_loss_and_gradient_of_all_pairs_at_once() -> None:
+    upper, lower = (torch.randn(7, requires_grad=True) for _ in range(2))
+    settings = PairLossSettings(0.5, 0.1)
+    whole = preference.ordered_losses(upper, lower, settings).sum()
+    expected = torch.autograd.grad(whole, (upper, lower))
+    partners = preference.partners_of(upper.detach(), lower.detach())
+    parts = [
+        preference.ordered_losses(upper[rows], lower[rows], settings, partners[:, rows]).sum()
+        for rows in (slice(0, 3), slice(3, 7))
+    ]
+    found = torch.autograd.grad(torch.stack(parts).sum(), (upper, lower))
+    torch.testing.assert_close(torch.stack(parts).sum(), whole)
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_loss_that_orders_pairs_has_its_own_function() -> None:
+    with pytest.raises(ValueError, match="use ordered_losses"):
+        of("aot", 1.0, 0.0)
+    with pytest.raises(ValueError, match="needs label_smoothing above 0"):
+        of("exo_pair", 1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +324,23 @@ def test_pairs_cost_what_they_cost_in_trl(
             {"loss": "simpo", "label_smoothing": 0.1, "ce_weight": 1.0},
             {"loss_type": "simpo", "label_smoothing": 0.1},
         ),
+        (
+            "CPO",
+            {"loss": "simpo", "gamma": 0.1, "reward_alpha": 0.25},
+            {"loss_type": "alphapo", "simpo_gamma": 0.1, "alpha": 0.25},
+        ),
+        ("CPO", {"loss": "slic", "reward_alpha": -0.1}, {"loss_type": "hinge", "alpha": -0.1}),
     ],
-    ids=["orpo", "cpo", "cpo smoothed", "slic", "simpo", "simpo with next token"],
+    ids=[
+        "orpo",
+        "cpo",
+        "cpo smoothed",
+        "slic",
+        "simpo",
+        "simpo with next token",
+        "alphapo",
+        "slic shaped",
+    ],
 )
 def test_pairs_without_reference_cost_what_they_cost_in_trl(
     folder: Path, tmp_path: Path, kind: str, own: dict[str, Any], theirs: dict[str, Any]
@@ -252,7 +358,8 @@ def test_pairs_without_reference_cost_what_they_cost_in_trl(
     assert ours("dpo", model, batch, torch.zeros(()), **own) == pytest.approx(expected, rel=1e-5)
 
 
-def test_ratings_cost_what_they_cost_in_trl(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["kto", "apo_zero_unpaired"])
+def test_ratings_cost_what_they_cost_in_trl(folder: Path, tmp_path: Path, kind: str) -> None:
     examples = [
         RatedExample("a", text("a", 3, 5, 1), True, text("a", 3, 8, 2)),
         RatedExample("b", text("b", 2, 9, 3), False, text("b", 2, 4, 4)),
@@ -263,7 +370,7 @@ def test_ratings_cost_what_they_cost_in_trl(folder: Path, tmp_path: Path) -> Non
         inputs |= {f"{prefix}{name}": part[name] for name in ("input_ids", "attention_mask")}
         inputs[f"{prefix}completion_mask"] = (part["labels"] >= 0).long()
     weights: dict[str, Any] = {"desirable_weight": 1.5, "undesirable_weight": 0.5}
-    model, expected = trl_loss("KTO", folder, tmp_path, inputs, beta=0.3, **weights)
-    assert ours("kto", model, batch, torch.zeros(()), **weights) == pytest.approx(
+    model, expected = trl_loss("KTO", folder, tmp_path, inputs, beta=0.3, loss_type=kind, **weights)
+    assert ours("kto", model, batch, torch.zeros(()), rated_loss=kind, **weights) == pytest.approx(
         expected, rel=1e-5
     )

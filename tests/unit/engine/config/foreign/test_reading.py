@@ -239,6 +239,7 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
         (TRL, {"loss_type": "simpo", "cpo_alpha": 0}, ("simpo", 0.5, 0.0)),
         (TRL, {"loss_type": "absent", "cpo_alpha": 0.5}, ("cpo", 0.5, 0.5)),
         (TRL, {"loss_type": "hinge", "cpo_alpha": 1, "simpo_gamma": 1}, ("slic", 0.5, 1.0)),
+        (TRL, {"loss_type": "alphapo", "cpo_alpha": 1, "alpha": 0.25}, ("simpo", 0.5, 0.0)),
         (AXOLOTL, {"rl": "orpo", "orpo_alpha": 0.2}, ("orpo", 0.5, 1.0)),
         (AXOLOTL, {"rl": "simpo", "simpo_gamma": 1.5}, ("simpo", 1.5, 1.0)),
         (LLAMA_FACTORY, {"stage": "dpo", "pref_loss": "simpo"}, ("simpo", 0.5, 0.0)),
@@ -261,13 +262,77 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
             assert not own.next_token_on_prompt
 
 
+MIXED = {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0]}
+ALPHA = {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "expected"),
+    [
+        (TRL, MIXED, {"loss": {"sigmoid": 0.8, "bco_pair": 0.2}, "ce_weight": 1.0}),
+        (TRL, {"loss_type": ["aot", "sigmoid"]}, {"loss": {"aot": 1.0, "sigmoid": 1.0}}),
+        (
+            TRL,
+            {"loss_type": "discopop", "discopop_tau": 0.1, "label_smoothing": 0.1},
+            {"loss": "discopop", "discopop_tau": 0.1},
+        ),
+        (TRL, {"loss_type": "nca_pair", "ld_alpha": 0.5}, {"loss": "nca_pair", "ld_alpha": 0.5}),
+        (
+            TRL,
+            {"loss_type": "exo_pair", "label_smoothing": 0.001, "discopop_tau": 0.05},
+            {"loss": "exo_pair", "label_smoothing": 0.001},
+        ),
+        (TRL, {**ALPHA, "loss_type": "hinge"},
+         {"loss": "hinge", "f_divergence": "alpha_divergence", "f_alpha": 0.3}),
+        (TRL, {"f_divergence_type": "FDivergenceType.JS_DIVERGENCE", "loss_type": "ipo"},
+         {"loss": "ipo", "f_divergence": "js_divergence"}),
+        (
+            TRL,
+            {"loss_type": "simpo", "alpha": 0.25, "cpo_alpha": 0},
+            {"loss": "simpo", "reward_alpha": 0.25, "ce_weight": 0.0},
+        ),
+        (TRL, {"loss_type": "apo_zero_unpaired"}, {"rated_loss": "apo_zero_unpaired"}),
+        (
+            AXOLOTL,
+            {**DPO, "dpo_loss_type": ["apo_down", "sft"], "dpo_loss_weights": [1, 0.5]},
+            {"loss": "apo_down", "ce_weight": 0.5},
+        ),
+        (AXOLOTL, {**DPO, "dpo_loss_weights": [2]}, {"loss": {"sigmoid": 2.0}}),
+        (
+            LLAMA_FACTORY,
+            {"stage": "dpo", "pref_loss": "hinge", "pref_bco_weight": 1.0, "ld_alpha": 0.3},
+            {"loss": {"hinge": 0.5, "bco_pair": 0.5}, "ld_alpha": 0.3},
+        ),
+    ],
+)  # fmt: skip
+def test_losses_with_reference_are_carried_over_with_their_numbers(
+    tmp_path: Path, base: dict[str, Any], changes: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = read(tmp_path, base, **changes)
+    given = {
+        path.removeprefix("preference."): value
+        for path, value in found.values.items()
+        if path.startswith("preference.") and path != "preference.beta"
+    }
+    assert given == expected
+    assert not found.of("refused", "dropped")
+    own = loaded(tmp_path, found)
+    assert msgspec.to_builtins(own.preference).items() >= expected.items()
+
+
 @pytest.mark.parametrize(
     ("base", "changes", "key"),
     [
         (AXOLOTL, {"adapter": "ia3"}, "adapter"),
         (AXOLOTL, {"rl": "grpo"}, "rl"),
-        (AXOLOTL, {**DPO, "dpo_loss_type": ["sigmoid", "sft"]}, "dpo_loss_type"),
-        (AXOLOTL, {**DPO, "dpo_loss_type": ["aot"]}, "dpo_loss_type"),
+        (AXOLOTL, {**DPO, "dpo_loss_type": ["sft"]}, "dpo_loss_type"),
+        (AXOLOTL, {**DPO, "dpo_loss_type": ["sigmoid", "kto_pair"]}, "dpo_loss_type"),
+        (
+            AXOLOTL,
+            {**DPO, "dpo_loss_type": ["ipo"], "dpo_loss_weights": [1, 2]},
+            "dpo_loss_weights",
+        ),
+        (AXOLOTL, {**DPO, "dpo_use_weighting": True}, "dpo_use_weighting"),
         (AXOLOTL, {**DPO, "num_labels": 2}, "num_labels"),
         (AXOLOTL, {"optimizer": "lomo"}, "optimizer"),
         (AXOLOTL, {"lr_scheduler": "rex"}, "lr_scheduler"),
@@ -280,7 +345,9 @@ def test_losses_without_reference_are_carried_over_with_the_default_weights(tmp_
         (LLAMA_FACTORY, {"finetuning_type": "oft"}, "finetuning_type"),
         (LLAMA_FACTORY, {"quantization_method": "hqq"}, "quantization_bit"),
         (LLAMA_FACTORY, {"use_galore": True}, "use_galore"),
-        (TRL, {"loss_type": "apo_zero"}, "loss_type"),
+        (TRL, {"loss_type": "kto_pair"}, "loss_type"),
+        (TRL, {"loss_type": "sigmoid", "f_divergence_type": "chi"}, "f_divergence_type"),
+        (TRL, {"use_weighting": True}, "use_weighting"),
         (TRL, {"num_generations": 8}, "num_generations"),
     ],
 )
