@@ -107,12 +107,12 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "anomaly.recover", "R", "follow advice",
-        "send the gravest command that the reports of the current incident recommend first",
+        "send the command that the report of the current incident recommends first",
         RUN, ("recover", "rollback"), "confirm",
     ),
     Action(
         "anomaly.culprit", "F", "find culprits",
-        "find the samples behind the newest anomaly, by repeating its step",
+        "find the samples that cause the newest anomaly, by repeating its step",
         RUN, ("culprit",), "confirm",
     ),
     Action(
@@ -172,11 +172,11 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "data.quarantine", "Q", "quarantine",
-        "keep samples out of training for good, or let them in",
+        "exclude samples from training permanently, or readmit them",
         CHANGE, ("quarantine",), "inline",
     ),
     Action(
-        "data.mix", "w", "mix", "mix the sources of the data by other weights",
+        "data.mix", "w", "mix", "change the weights by which the data sources are mixed",
         CHANGE, ("mix",), "inline",
     ),
     Action(
@@ -218,7 +218,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("go.config", "9", "config",
            "every key of the configuration and where its value comes from", GO),
     Action("go.data", "D", "data",
-           "what is changed in the data, and records as they are learned", GO),
+           "findings about the data, and records as the model sees them", GO),
     Action("go.gradients", "M", "gradient flow",
            "gradient norms by layer and kind of module, from the newest measurement", GO),
     Action("go.compare", "asterisk,f8", "compare",
@@ -257,7 +257,7 @@ ACTIONS: tuple[Action, ...] = (
            "move the cursor to the next event", LOOK, scope="plots"),
     Action("list.down", "j", "down", "move down one row", LOOK, scope="list"),
     Action("list.up", "k", "up", "move up one row", LOOK, scope="list"),
-    Action("list.open", "enter", "open", "open what the row under the cursor stands for", LOOK,
+    Action("list.open", "enter", "open", "open the item under the cursor", LOOK,
            scope="list"),
     Action("list.filter", "slash,f3", "filter",
            "filter the rows of a table, or the plots by name", LOOK),
@@ -275,7 +275,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("app.commands", "ctrl+p,f2", "palette",
            "find an action by name in the command palette", APP, footer=21),
     Action("app.theme", "ctrl+t", "theme",
-           "choose another theme; it is kept for the next time", APP),
+           "choose another theme; the app remembers it", APP),
     Action("app.back", "escape", "back", "close what is open, or go to the dashboard", APP),
     Action("app.detach", "q", "detach", "leave the app; training continues", APP, footer=22),
 )  # fmt: skip

@@ -360,7 +360,7 @@ class FttuiApp(AppBase):
             if file is not None:
                 keep_theme(file, theme.name)
         except (OSError, ValueError) as error:
-            self.tell(f"the theme is not kept for the next time; {file}: {error}")
+            self.tell(f"the theme could not be saved in {file}: {error}")
 
     def open_report(self, anomaly_id: str) -> None:
         """Fetch the report of an anomaly and show it."""

@@ -41,7 +41,7 @@ CUT = Reason(
 NO_TARGET = Reason(
     "no-target",
     "records",
-    "dropped: no token to learn is left",
+    "dropped: no target token is left",
     "raise data.max_length if their targets are truncated, or remove these records",
     limit=0.05,
     drops=True,
@@ -164,14 +164,14 @@ WEIGHTED = Reason(
     "weighted",
     "records",
     "have a weight, which is a factor on the loss of the record or of a turn",
-    "set data.columns: {weight: null} if the column is no factor on the loss",
+    "set data.columns: {weight: null} if the column is not a factor on the loss",
 )
 WEIGHT_ZERO = Reason(
     "weight-zero",
     "records",
     "have the weight 0, so their own loss does not count",
-    "remove these records, or set data.columns: {weight: null} if the column is no factor on the "
-    "loss",
+    "remove these records, or set data.columns: {weight: null} if the column is not a factor on "
+    "the loss",
 )
 MIXED_MARGINS = Reason(
     "mixed-margins",
@@ -336,7 +336,7 @@ PROMPT_IGNORED = Reason(
 SYSTEM_UNUSED = Reason(
     "system-unused",
     "records",
-    "are no conversations, so that data.system is not added",
+    "are not conversations, so data.system is not added",
     "map the columns to turns with data.columns, or remove data.system",
     limit=0.0,
 )

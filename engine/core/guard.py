@@ -86,7 +86,7 @@ class Guard(msgspec.Struct, kw_only=True):
         self.refused_at = step
         if nonfinite == "halt":
             return GuardDecision(
-                UpdateVerdict.HALT, f"{bad} at step {step}; halting, as the nonfinite policy says"
+                UpdateVerdict.HALT, f"{bad} at step {step}; halting, as guard.nonfinite says"
             )
         if nonfinite == "rollback":
             return self._roll_back(step, bad)
@@ -113,7 +113,7 @@ class Guard(msgspec.Struct, kw_only=True):
                 f"{bad} at step {step}; halted, because {self.rollbacks} rollbacks did not help",
             )
         self.rollbacks += 1
-        reason = f"{bad} at step {step}; rolling back, as the nonfinite policy says"
+        reason = f"{bad} at step {step}; rolling back, as guard.nonfinite says"
         return GuardDecision(UpdateVerdict.ROLLBACK, reason)
 
     def spares(self, step: int) -> bool:

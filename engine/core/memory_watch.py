@@ -48,5 +48,5 @@ class MemoryPlanCheck:
             f"memory: a step took {used_bytes / _GIB:.2f} GiB {self.measure}, {share:.0%} more "
             f"than the {self.planned_bytes / _GIB:.2f} GiB planned or measured before training. "
             "If little memory is left, set train.activation_checkpointing: true, or lower "
-            "train.batch or data.max_length; the run goes on"
+            "train.batch or data.max_length; the run continues"
         )

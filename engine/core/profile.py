@@ -259,7 +259,7 @@ _LOW_MFU = 0.3
 def _advised(found: StepsProfiled, setting: ProfileContext) -> StepsProfiled:
     advice = [*_on_waiting(found, setting), *_on_work(found, setting)]
     if not advice and found.mfu is not None and found.mfu >= _LOW_MFU:
-        advice = ["nothing to improve: the device is busy with the arithmetic of the model"]
+        advice = ["nothing to improve: the device spends its time on the arithmetic of the model"]
     return msgspec.structs.replace(found, advice=advice)
 
 

@@ -197,7 +197,7 @@ def anomaly_named(
     what = f"anomaly {name!r}" if name else "instability"
     raise NoWayBack(
         f"there was no {what} on this timeline to recover from; "
-        "to go back all the same: rollback CHECKPOINT"
+        "to roll back anyway: rollback CHECKPOINT"
     )
 
 
@@ -224,7 +224,7 @@ def plan_recovery(
         tried = "; ".join(attempt.describe() for attempt in past.attempts)
         raise NoWayBack(
             f"{len(past.attempts)} recoveries did not help ({tried}): "
-            "change the configuration or the data, or use rollback by hand"
+            "change the configuration or the data, or send a rollback yourself"
         )
     signals = incident(alerts, anomaly)
     target = _target(signals, manifests, [a.checkpoint for a in past.attempts], now.timeline)

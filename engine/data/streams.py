@@ -189,8 +189,8 @@ def _why_not_read_again(config: RunConfig) -> str:
     if not remote:
         return ""
     return (
-        f"{remote[0]} is streamed from the Hub, which is not read again for a search; download it "
-        "and give its files as data.train, or set data.streaming: false"
+        f"{remote[0]} is streamed from the Hub, which cannot be read again for the search of "
+        "culprits; download it and give its files as data.train, or set data.streaming: false"
     )
 
 

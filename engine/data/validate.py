@@ -86,7 +86,7 @@ def check_data(
         sets = examine_examples(config, tokenizer, progress, cache, limits)
     yield from map(_line, _source_lines(config, sets))
     if not list(sets.findings):
-        yield _line("findings: none; every record is learned as it is stored")
+        yield _line("findings: none; every record is used as it is stored")
     yield from map(_line, _finding_lines(config, sets.findings))
     sets.findings.require_consent(config.data.accept)
     plan = plan_steps(config, sets.per_epoch, config.train.ranks)

@@ -254,7 +254,7 @@ class Intake:
         except OSError as error:
             if entry.rejected is None and isinstance(entry.command, Stop) and not entry.leash:
                 self._unjournaled[entry.id] = (
-                    f"obeyed, but not recorded: the control journal cannot be written ({error})"
+                    f"accepted, but not recorded: the control journal cannot be written ({error})"
                 )
                 self._decided[entry.id] = entry
                 return entry

@@ -405,7 +405,9 @@ def _start_fact(config: RunConfig) -> dict[str, str]:
     if start is None:
         return {}
     if config.adapter.merge_first:
-        return {"start adapter": f"{start}, merged into the base; a new one is trained on top"}
+        return {
+            "start adapter": f"{start}, merged into the base model; a new one is trained on top"
+        }
     return {"start adapter": f"{start}, continued"}
 
 

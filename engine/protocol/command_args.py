@@ -194,7 +194,7 @@ def parse_average(args: list[str]) -> AverageCheckpoints:
     if len(args) == 1 and args[0].isascii() and args[0].isdigit():
         last = count(args[0], "N")
         if last < 2:
-            raise CommandError("needs two checkpoints or more; one alone is no mean")
+            raise CommandError("needs two checkpoints or more; a single one has no mean")
         return AverageCheckpoints(last=last)
     if len(set(args)) < len(args):
         raise CommandError("names a checkpoint twice; name each of them once, and at least two")

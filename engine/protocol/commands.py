@@ -233,7 +233,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="culprit", usage="culprit [ID]", title="find culprits",
-        help="find the samples behind an anomaly: repeat its step with some of them replaced",
+        help="find the samples that cause an anomaly, by repeating its step without some of them",
         command=FindCulprits, parse=parse_culprit, legal=_LIVE_OR_HALTED,
         kind="one_shot", effect="here",
     ),
@@ -289,7 +289,7 @@ COMMANDS: tuple[CommandSpec, ...] = (
     ),
     CommandSpec(
         verb="quarantine", usage="quarantine ID… | lift [ID…]", title="change the quarantine",
-        help="keep samples out of training for good; lift lets these, or all, in again",
+        help="exclude samples from training permanently; lift readmits these, or all",
         command=Quarantine, parse=parse_quarantine, legal=_LIVE_OR_HALTED,
         kind="setting", effect="next", at_boundary=True,
         versioned=True, in_lineage=True, undo=undo_quarantine, gravity=4,

@@ -23,17 +23,17 @@ def culprit_headline(event: CulpritsFound) -> str:
     where = "" if found.cause_step in (0, event.anomaly_step) else f" of step {found.cause_step}"
     match found.verdict:
         case "found":
-            gone = "most of the rise of its loss and gradient norm is gone"
+            gone = "most of the rise of loss and gradient norm disappears"
             return f"{step}: without {names}{where} {gone}"
         case "spread":
-            unchanged = "with all of them replaced, loss and norm change too little"
+            unchanged = "replacing all of them changes loss and norm too little"
             of = f" of it or of the {found.earlier} steps before" if found.earlier else ""
             return f"{step}: no sample{of} is the cause; {unchanged}"
         case "together":
             return f"{step}: no single sample{where} is the cause, but some of them together are"
         case "unfinished":
             so_far = f"found {names or 'no sample'}{where} before the search ended"
-            return f"{step}: {so_far}; loss or gradient norm are still raised"
+            return f"{step}: {so_far}; loss or gradient norm are still too high without them"
         case _:
             reason = f": {found.reason}" if found.reason else ""
             return f"{step}: the search for culprits ended early ({found.verdict}){reason}"
@@ -80,21 +80,21 @@ def _change(present: float, absent: float) -> str:
 
 
 def _share(share: float | None) -> str:
-    return "" if share is None else f" ({share:.0%} of what all samples of the step add to it)"
+    return "" if share is None else f" ({share:.0%} of the rise that all samples of the step cause)"
 
 
 def _notes(found: CulpritSearch) -> Iterator[str]:
     """Yield how the result was found, and what may be wrong with it."""
     if found.checkpoint:
         yield (
-            f"**How:** {found.steps} steps again from {found.checkpoint}, then the step "
-            f"{found.tests} times with parts of its {found.samples} samples replaced by others, in "
-            f"{found.seconds:.1f} s; the run's own state was put back."
+            f"**How:** {found.steps} steps were repeated from {found.checkpoint}, and then the "
+            f"step {found.tests} times with some of its {found.samples} samples replaced by "
+            f"others, in {found.seconds:.1f} s. The state of the run was restored."
         )
     if found.earlier:
         yield (
-            f"**Earlier steps:** its own samples were not the cause, so those of {found.earlier} "
-            "steps before it were replaced in turn, and the steps from there on trained again."
+            f"**Earlier steps:** the samples of the step were not the cause, so those of the "
+            f"{found.earlier} steps before it were searched too, by repeating the steps after them."
         )
     if found.reason and found.verdict == "spread":
         yield f"**Not complete:** {found.reason}"
@@ -112,6 +112,6 @@ def _notes(found: CulpritSearch) -> Iterator[str]:
         )
     if found.in_batch_negatives and found.tests > 1:
         yield (
-            "**In-batch negatives:** a replaced sample is a negative of others no longer, so their "
+            "**In-batch negatives:** a replaced sample is no longer a negative of others, so their "
             "loss changes a little too."
         )

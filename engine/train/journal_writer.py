@@ -243,7 +243,7 @@ class JournalWriter:
                 self.turn(time.monotonic())
             except Exception:
                 # Without this thread, training would go on and nothing of it would be recorded.
-                log.exception("journal: an unexpected error; writing goes on")
+                log.exception("journal: an unexpected error; writing continues")
             for done in waiting:
                 done.set()
 

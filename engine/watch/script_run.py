@@ -220,7 +220,7 @@ def abandon(script_run: ScriptRun | None, error: Exception) -> None:
         details = f"details in {script_run.keep_error(error)}"
     except OSError as fault:
         details = f"its details cannot be written ({fault})"
-    say(f"{text}; training goes on unwatched, {details}")
+    say(f"{text}; training continues unwatched, {details}")
     script_run.end(
         RunState.FAILED,
         error=f"{text}; the script continues training, unwatched, {details}",

@@ -174,7 +174,7 @@ def test_options_of_a_quantization_are_refused_elsewhere(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert fttui(["export", "--merged", "--calibration", "3"]) == 2
-    assert "--calibration goes with --gptq and --awq only" in capsys.readouterr().err
+    assert "--calibration applies only to --gptq and --awq" in capsys.readouterr().err
 
 
 def test_samples_in_quarantine_are_not_calibrated_on(tmp_path: Path) -> None:

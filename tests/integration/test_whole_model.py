@@ -80,7 +80,7 @@ def test_an_adapter_export_is_refused(tmp_path: Path, capsys: pytest.CaptureFixt
     [
         ({"adapter": "none", "model__quantize": "nf4"}, r"model\.quantize: got nf4, but adapter"),
         ({"train__layers": 1}, r"train\.layers: got 1, .* but an adapter is trained"),
-        ({"adapter": "none", "train__layers": "(x"}, r"train\.layers: .* no regular expression"),
+        ({"adapter": "none", "train__layers": "(x"}, r"train\.layers: .* not a regular expression"),
         ({"adapter": "nothing"}, r"adapter: got 'nothing'"),
     ],
 )

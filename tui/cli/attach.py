@@ -271,7 +271,7 @@ def _open_on_hosts(hosts: list[str], remote_cmd: str | None, *, read_only: bool)
         return found.errors[0].exit_code if found.errors else 0
     wanted = _ask_which(shown, " and ".join(hosts))
     if ":" not in wanted:
-        raise NoSuchRun(f"{wanted} is no number in the list; type one, or HOST:RUN")
+        raise NoSuchRun(f"{wanted} is not a number in the list; type one, or HOST:RUN")
     return _open_remote(parse_target(wanted), remote_cmd, read_only=read_only)
 
 

@@ -37,7 +37,7 @@ def add_commands(commands: Commands) -> None:
         metavar="N",
         type=_count,
         default=0,
-        help="print the first N records of each training source as they are learned",
+        help="print the first N records of each training source as the model sees them",
     )
     parser.add_argument(
         "--tokens", action="store_true", help="with --show: list every token with id and label"

@@ -89,7 +89,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--yes",
         action="store_true",
-        help=f"raise the learning rate also to more than ×{MOST_RAISED:g} the present one",
+        help=f"allow a learning rate of more than ×{MOST_RAISED:g} the present one",
     )
     parser.set_defaults(handler=_send)
 
@@ -206,7 +206,7 @@ def rollback_cost(records: Sequence[Record], command: Rollback) -> Iterator[str]
     if found is not None:
         lost = given_up(state, found)
         spent = energy_and_money(lost.used, state.run.tally.price) if lost.used else []
-        yield f"the rollback gives up {', '.join([lost.words, *spent])}"
+        yield f"the rollback discards {', '.join([lost.words, *spent])}"
 
 
 def _session_there(words: list[str], options: argparse.Namespace) -> tuple[Session, AnyCommand]:

@@ -75,7 +75,7 @@ def _exec(options: argparse.Namespace) -> int:
         ended = plural(removed, "earlier command")
         say(f"removed the output of {ended} in which fttui found no training")
     script = StartedScript.start(words, root, options.name)
-    then = "" if options.headless else "; the app opens with its first trainer"
+    then = "" if options.headless else "; the app opens when its first trainer starts"
     say(f"starting {words[0]}; its output goes to {script.log}{then}")
     try:
         return _follow(script) if options.headless else _show(script)

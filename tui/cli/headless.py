@@ -272,7 +272,7 @@ def _see_off(engine: StartedEngine) -> None:
 
 
 class JournalRecords:
-    """Reads the records of a journal; a frame that is no record is left out and counted."""
+    """Reads the records of a journal; a frame that is not a record is left out and counted."""
 
     def __init__(self, journal: Path, offset: int = 0) -> None:
         self._reader = FrameReader(journal, offset)
@@ -293,7 +293,7 @@ class JournalRecords:
         """Yield a line if frames were left out since the last call."""
         if found := self._unreadable - self._told:
             self._told = self._unreadable
-            noun = "frame that is no record" if found == 1 else "frames that are no records"
+            noun = "frame that is not a record" if found == 1 else "frames that are not records"
             yield f"the journal has {found:,} {noun}; left out here"
 
 

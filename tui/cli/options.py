@@ -87,7 +87,7 @@ def add_trust_code(parser: argparse.ArgumentParser) -> None:
         "--trust-code",
         metavar="HASH",
         default="",
-        help="allow the Python code of the run's model to be executed if it has this hash (the "
+        help="execute the Python code of the run's model if it has this hash (the "
         "refusal names it)",
     )
 

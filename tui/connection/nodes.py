@@ -116,7 +116,7 @@ def _wait_for_name(
             known(host, port)
         except socket.gaierror as error:
             if attempt == 0:
-                waiting(f"waiting for {host}, whose name is not known yet: {error.strerror}")
+                waiting(f"waiting until the name {host} can be resolved: {error.strerror}")
             sleep(_NAME_EVERY_S)
         else:
             return

@@ -107,15 +107,15 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
         case AverageCheckpoints(last=last, checkpoints=names):
             which = ", ".join(names) or f"the last {last} checkpoints"
             yield f"Evaluates the mean of {which} and, unless already done, the current weights."
-            yield "A better mean becomes a checkpoint; training goes on with its own weights."
+            yield "A better mean becomes a checkpoint; training continues with its own weights."
         case ProfileSteps(steps=steps):
             them = f"the next {fmt.plural(steps, 'step')}"
             yield f"Measures where the time of {them} goes; training is not affected."
             yield "The system screen shows the result."
         case FindCulprits():
-            yield "Repeats the steps from the checkpoint before the anomaly on, then its step with"
-            yield "parts of the samples replaced; if they are not the cause, up to 8 steps before"
-            yield "it in the same way. Training waits; its own state is put back."
+            yield "Repeats the steps since the checkpoint before the anomaly, and then its step"
+            yield "with some samples replaced. If these are not the cause, it searches up to 8"
+            yield "earlier steps in the same way. Training waits, and its state is restored."
         case SaveCheckpoint(pin=pin):
             kept = ", which is never removed" if pin else ""
             yield f"Writes a checkpoint at step {run.step:,}{kept}."
@@ -179,7 +179,7 @@ def _stopping_a_script(started: RunStarted, first: str) -> list[str]:
         return ["Ends the training; the rest of the script runs.", f"Nothing is saved: {reason}"]
     return [
         f"{first} a checkpoint and ends the training; the rest of the script runs.",
-        "The checkpoint serves only the script's process: to train on, start the script again.",
+        "Only this process of the script can use it; to continue, start the script again.",
     ]
 
 

@@ -21,8 +21,8 @@ from .incident_text import alarm_lines, done, ending, headline
 _ACTIONS = re.compile(r"^Recommended (commands|actions)", re.IGNORECASE)
 _PLOT = re.compile(r"```text\n(.*?)\n```", re.DOTALL)
 _SEARCH = (
-    "Finds the samples that raise the loss or norm of this step: it repeats the step with parts of "
-    "them replaced, and puts its own state back."
+    "Finds the samples that raise the loss or gradient norm of this step, by repeating it with "
+    "some of them replaced. The state of the run is restored afterwards."
 )
 
 

@@ -151,7 +151,7 @@ def read_average(text: str, state: AppState) -> ParsedInput:
         return asked
     if unknown := _unknown(asked.command, state):
         return ParsedInput(error=unknown)
-    return ParsedInput(asked.command, "evaluates the mean; training goes on unchanged")
+    return ParsedInput(asked.command, "evaluates the mean; training continues unchanged")
 
 
 def read_quarantine(text: str) -> ParsedInput:
@@ -175,10 +175,10 @@ def quarantining(command: AnyCommand) -> list[str]:
     count = f"{len(command.ids):,} " if len(command.ids) != 1 else ""
     them = f"{count}samples" if count else "the sample"
     if command.lift:
-        return [f"Lets {them if command.ids else 'all samples in quarantine'} in again."]
+        return [f"Readmits {them if command.ids else 'all samples in quarantine'} to training."]
     return [
-        f"Keeps {them} out of training from the next step on, also after a rollback.",
-        "Other samples take their places; all others keep theirs.",
+        f"Excludes {them} from training from the next step on, also after a rollback.",
+        "Other samples take their places; the order of the rest does not change.",
     ]
 
 
@@ -206,7 +206,7 @@ def mixing(weights: Mapping[str, float]) -> list[str]:
     shares = ", ".join(f"{name} {weight / total:.0%}" for name, weight in weights.items())
     return [
         f"From the next step on: {shares}, also after a rollback.",
-        "Each source goes on where it is.",
+        "Each source continues at its current position.",
     ]
 
 

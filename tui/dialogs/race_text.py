@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _ERROR = "fttui: "
 """What the message of a command that failed begins with."""
-_AFTERWARDS = {"go": "trains on", "pause": "stays paused", "stop": "stops"}
+_AFTERWARDS = {"go": "continues training", "pause": "stays paused", "stop": "stops"}
 """What a run does after a race, by the value of `--then`."""
 
 
@@ -81,7 +81,7 @@ def cost_line(cost: Cost, price: Price | None = None) -> str:
     if cost.seconds is not None:
         took = f"about {fmt.duration(cost.seconds)}, estimated from this run"
         if cost.not_measured:
-            took += f" (not measured yet, and not in it: {', '.join(cost.not_measured)})"
+            took += f" (without {' and '.join(cost.not_measured)}, which are not measured yet)"
     if cost.used is not None:
         took = ", ".join([took, *energy_and_money(cost.used, price)])
     disk = f", {fmt.size(cost.bytes)}" if cost.bytes is not None else ""
@@ -151,10 +151,10 @@ def _fate(state: RaceState, index: int | None) -> str:
         return ""
     one = state.variants[index]
     parts = [one.failed] if one.failed else []
-    parts += ["left early"] if one.beaten else []
+    parts += ["ended early"] if one.beaten else []
     parts += ["the run continues with it"] if state.ended and state.kept == index else []
     parts += [f"loss not finite in {fmt.plural(one.not_finite, 'step')}"] if one.not_finite else []
-    parts += [f"changed meanwhile: {remark}" for remark in one.remarks]
+    parts += [f"changed during the race: {remark}" for remark in one.remarks]
     return "; ".join(parts)
 
 
@@ -178,7 +178,7 @@ def _verdict(state: RaceState, best: int, second: int) -> str:
     found, label = state.against(best, second), state.plan[second].label
     if found is None or not math.isfinite(found.half_width):
         return (
-            f"against {label}: too few common steps to say whether chance explains the difference; "
+            f"against {label}: too few common steps to say whether the difference is chance; "
             "race for more --steps"
         )
     level = f"{CONFIDENCE:.0%}" if len(state.variants) == 2 else f"{CONFIDENCE:.0%} for all pairs"
@@ -188,7 +188,7 @@ def _verdict(state: RaceState, best: int, second: int) -> str:
         f"{found.half_width:.4f} ({level})"
     )
     if not found.beyond_chance:
-        return f"{measured}; chance explains this difference, more --steps may decide it"
+        return f"{measured}; this difference may be chance, and more --steps may decide it"
     if found.mean < 0:
         return f"{measured}, which contradicts {state.by}; look at both before you decide"
     return f"{measured}; chance does not explain this difference"
@@ -225,7 +225,7 @@ def progress_of(
 
 def gone_on_line(state: RaceState) -> str:
     """Return what the run does after a race, as one line."""
-    doing = {"go": "trains on", "pause": "is paused", "stop": "was stopped"}[state.then]
+    doing = {"go": "continues training", "pause": "is paused", "stop": "was stopped"}[state.then]
     if state.kept is None:
         return f"the run {doing} from step {state.base_step}, with its settings before the race"
     one = state.variants[state.kept]

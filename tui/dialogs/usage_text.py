@@ -75,7 +75,7 @@ def _energy(used: Usage, then: Usage | None) -> str:
 
 
 def _both(now: str, then: str | None) -> str:
-    return f"{now}   at the end about {then}" if then else now
+    return f"{now}   about {then} at the end" if then else now
 
 
 def nearest_limit(run: RunView) -> Spent | None:

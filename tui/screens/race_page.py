@@ -49,7 +49,7 @@ class RacePage(RunScreen):
         """Compose the text of the page."""
         page = VerticalScroll(id="text", can_focus=True)
         page.border_title = "race"
-        page.border_subtitle = "i: interrupt   esc: back, the race goes on"
+        page.border_subtitle = "i: interrupt   esc: back, the race continues"
         with page:
             yield TextLine(id="race")
 
@@ -93,7 +93,7 @@ class RacePage(RunScreen):
     def action_interrupt(self) -> None:
         """Pause the run in the variant that trains, once confirmed; the race can go on later."""
         if not self._conducted:
-            self.fttui.tell("no race goes on now", title="race")
+            self.fttui.tell("no race is running", title="race")
             return
 
         def answer(key: str | None) -> None:
@@ -101,8 +101,8 @@ class RacePage(RunScreen):
                 interrupt_race(self._run)
 
         rows = [
-            "The run pauses in the variant that trains now.",
-            "The race can go on later, or the run goes back to its start.",
+            "The run pauses within the variant that is training now.",
+            "You can resume the race later, or return the run to its start.",
         ]
         self.fttui.push_screen(
             ConfirmScreen("interrupt the race", rows, [("y", "interrupt")]), answer

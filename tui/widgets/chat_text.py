@@ -14,7 +14,7 @@ from .text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble, plain
 LEAST_COLUMN = 36
 """Fewest cells of an answer beside another; with less room, one is below the other."""
 _BETWEEN = " │ "
-_ENDINGS = {"limit": "cut at the largest number of tokens", "stopped": "ended, as the run stops"}
+_ENDINGS = {"limit": "cut at the token limit", "stopped": "ended because the run is stopping"}
 
 
 def chat_rows(chats: Sequence[Exchange], width: int, *, answering: bool) -> list[Content]:
@@ -75,7 +75,7 @@ def _answer(answer: Answer, step: int, width: int, answering: bool) -> Iterator[
 def _state(answer: Answer, answering: bool) -> Piece:
     """Return how long an answer is and how it ended, or that it grows or is missing."""
     if not answer.ending:
-        return ("…", ACCENT) if answering else ("no answer: the chat was ended", WATCH)
+        return ("…", ACCENT) if answering else ("no answer: the chat was interrupted", WATCH)
     size = f"{fmt.plural(answer.tokens, 'token')}, {fmt.duration(answer.seconds)}"
     if answer.ending == "failed":
         return (f"failed after {size}", WATCH)

@@ -129,8 +129,8 @@ def to_try(state: AppState, width: int) -> list[Content]:
     """Return what to do while waiting and when the run trains, with the user's own keys."""
     tries = (
         ("while you wait", ("go.data", "go.config", "app.help", "app.commands"),
-         ("records as they are learned", "every key and its source", "keys", "actions by name")),
-        ("when it runs", ("lr.change", "run.pause", "run.rollback", "app.detach"),
+         ("records as the model sees them", "every key and its source", "keys", "actions by name")),
+        ("when it trains", ("lr.change", "run.pause", "run.rollback", "app.detach"),
          ("x0.5 enter halves the rate", "pauses", "rolls back", "leaves; training continues")),
     )  # fmt: skip
     rows = []

@@ -138,7 +138,7 @@ def _damage(state: AppState) -> list[Content]:
     if beat is None or not beat.damaged_bytes:
         return []
     size = f"{beat.damaged_bytes:,} bytes"
-    text = f"{size} of the journal are damaged and left out; resuming the run sets them aside"
+    text = f"{size} of the journal are damaged and left out; a resume moves them to a new file"
     return [assemble((text, WATCH))]
 
 

@@ -32,7 +32,7 @@ def check_batch(config: RunConfig) -> Iterator[Problem]:
     if train.batch == "auto" and (reason := why_batch_matters(config)):
         yield Problem(
             "train.batch",
-            f"got auto, but {reason}, so that the card would decide what is learned; set a number, "
+            f"got auto, but {reason}, so the result would depend on the card; set a number, "
             "or contrastive.cross_accumulation: on, which takes the negatives from the whole step",
         )
 
@@ -47,7 +47,7 @@ def _check_division(config: RunConfig, total: int) -> Iterator[Problem]:
     near = [size for size in (total // each * each, (total // each + 1) * each) if size]
     yield Problem(
         "train.sequences_per_update",
-        f"got {total}, which is no multiple of {what}, so that ranks or micro-batches would differ "
-        f"in size; set {' or '.join(map(str, near))}"
+        f"got {total}, which is not a multiple of {what}, so that ranks or micro-batches would "
+        f"differ in size; set {' or '.join(map(str, near))}"
         + ("" if train.batch == "auto" else ", or another train.batch"),
     )

@@ -77,4 +77,4 @@ def require_budget_left(config: RunConfig, used: Usage, resume: str) -> None:
 def way_on(spent: Spent, resume: str) -> str:
     """Return how to go on with a run that has used up a limit."""
     higher = f"{1.5 * max(spent.limit, spent.used):.3g}"
-    return f"raise it to go on: {resume} --set {spent.key}={higher}"
+    return f"raise it to continue: {resume} --set {spent.key}={higher}"

@@ -42,7 +42,7 @@ def _id_of(line: str, place: str) -> list[str]:
     try:
         found = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{place}: got {line[:40]!r}, no JSON text ({error})") from None
+        raise ValueError(f"{place}: got {line[:40]!r}, not JSON ({error})") from None
     if not isinstance(found, str) or not found:
         raise ValueError(f"{place}: got {line[:40]!r}, expected an id")
     return [found]

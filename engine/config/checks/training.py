@@ -198,7 +198,7 @@ def _compiled(key: str, pattern: str) -> Iterator[Problem]:
     try:
         re.compile(pattern)
     except re.error as error:
-        yield Problem(key, f"got {pattern!r}, which is no regular expression: {error}")
+        yield Problem(key, f"got {pattern!r}, which is not a regular expression: {error}")
 
 
 def _check_schedule(config: RunConfig) -> Iterator[Problem]:

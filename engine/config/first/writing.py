@@ -51,7 +51,7 @@ def first_configuration(first: First, path: str) -> str:
     lines = [
         "# Written by fttui init.",
         "#",
-        f"#   Check:  fttui check {quote(path)} --show 3   (memory, records as learned)",
+        f"#   Check:  fttui check {quote(path)} --show 3   (memory, records as trained on)",
         f"#   Train:  fttui run {quote(path)}",
         "#   Keys:   docs/configuration.md",
     ]

@@ -268,7 +268,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
         ) from None
     if not isinstance(parsed, dict):
         raise ModelError(
-            f"{file} is no model configuration: got {type(parsed).__name__}, expected a JSON "
+            f"{file} is not a model configuration: got {type(parsed).__name__}, expected a JSON "
             f"object. Set model.id to a folder that `save_pretrained` wrote."
         )
     return parsed

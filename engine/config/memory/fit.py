@@ -111,7 +111,7 @@ def _with_micro_batch(
             refused[size] = "would not fit in memory"
             break
         if hardware.kind == "cpu" and not reasonable_on_cpu(found.config):
-            refused[size] = f"have more than {CPU_TOKENS:,} tokens, which a CPU gains little from"
+            refused[size] = f"have more than {CPU_TOKENS:,} tokens, which makes a CPU hardly faster"
             break
         if work(found) <= work(best):
             best = found

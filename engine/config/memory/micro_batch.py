@@ -15,8 +15,8 @@ CPU_TOKENS = 1024
 """Largest micro-batch of `train.batch: auto` on a CPU, in tokens, unless one sequence has more. It
 is enough for products of full speed there, and a pause waits for a micro-batch."""
 BALANCED = (
-    "the load balancing loss of experts is computed for each micro-batch, so that another one "
-    "would be another training; set a number, or train.router_aux_loss: 0"
+    "the load balancing loss of experts is computed for each micro-batch, so the result would "
+    "depend on its size; set a number, or train.router_aux_loss: 0"
 )
 """Why the sequences of a mixture of experts stay single."""
 _STEPS_DRAWN = 64

@@ -65,8 +65,8 @@ def settings_of(config: RunConfig, *, local: bool = False) -> Mapping[str, Any]:
         )
     except LocalEntryNotFoundError:
         raise FttuiError(
-            "the file is not in the local cache, and the Hugging Face Hub cannot be reached, or "
-            "may not be asked"
+            "the file is not in the local cache, and the Hugging Face Hub cannot be reached or "
+            "was switched off (HF_HUB_OFFLINE)"
         ) from None
     except (OSError, ValueError) as error:
         reason = why_only_an_adapter(config.model.id, config.model.revision, local=local)

@@ -26,7 +26,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """info (worth a line), watch (may become serious) or alarm (act)."""
     step: int
     headline: str
-    """One plain line, such as `loss 6.52 is ×6.5 its level 1.00 (z 14)`."""
+    """One plain line, such as `loss 6.52 is ×6.5 its usual 1.00 (z 14)`."""
     value: float | None = None
     baseline: float | None = None
     """The value it is compared with in the same unit, mostly its usual level."""
@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The quantity, as the first words of the headline."""
     value: float
     level: float | None = None
-    level_name: str = "its level"
+    level_name: str = "its usual"
     """What `level` is, as words of the headline before its number."""
     z: float | None = None
     tail: str = ""

@@ -180,7 +180,7 @@ class Detector:
     def _lr_zero(self, lr: float) -> Findings:
         if not self._state.lr_zero.update(lr):
             return ()
-        what, tail = "learning rate", "for ten steps: nothing is learned"
+        what, tail = "learning rate", "for ten steps, so nothing is learned"
         return (Finding(kind="lr_misconfig", severity=WATCH, what=what, value=lr, tail=tail),)
 
     def _moves(self, norm: float) -> bool:
@@ -214,7 +214,7 @@ class Detector:
         learning, scale = state.learning, state.stability.scale
         told = learning.learned or learning.told
         level = None if told else learning.update(loss)
-        tail = "after all these steps: not learning"
+        tail = "has not fallen since the start: the model is not learning"
         if level is None:
             if scale.unit is None:
                 return ()
@@ -267,7 +267,7 @@ class Detector:
         found: Findings = ()
         scale = record.get("loss_scale")
         if scale and (fall := self._state.loss_scale.update(scale)):
-            found = (_watch("nonfinite", "loss scale", *fall, tail="(overflows keep coming)"),)
+            found = (_watch("nonfinite", "loss scale", *fall, tail="(repeated overflows)"),)
         negatives, candidates = record.get("neg_cos"), record.get("candidates")
         if negatives is not None or candidates is not None:
             found += self._collapse(record, negatives, candidates)
@@ -281,7 +281,7 @@ class Detector:
         if alike is None:
             return ()
         what, value, level = alike
-        name = "the limit" if what.startswith("mean cosine") else "the loss of guessing"
+        name = "the limit" if what.startswith("mean cosine") else "the loss of random guessing"
         return (
             Finding(
                 kind="collapse",

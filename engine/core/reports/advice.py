@@ -56,8 +56,8 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "divergence": (
         "learning rate too high",
         "warm-up too short",
-        "a part of the data that does not fit the rest",
-        "too little numerical precision",
+        "a part of the data that is unlike the rest",
+        "numerical precision too low",
     ),
     "grad_explosion": (
         "an unstable state: the loss often follows some steps later",
@@ -109,18 +109,18 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 ADVICE: dict[str, str] = {
     "spike": "Look at the samples of this and the previous batch before you change anything.",
-    "divergence": "If you start anew later, use a longer warm-up.",
+    "divergence": "If you start a new run later, use a longer warm-up.",
     "grad_explosion": "Do not rely on checkpoints written while this lasts.",
     "nonfinite": "Train in bf16 rather than fp16; look for records whose labels are all masked.",
     "plateau": (
         "Check the number of trainable parameters, and the labels of one record "
         "(fttui check CONFIG --show 1)."
     ),
-    "dead": "The model learns nothing: fix the configuration before you go on.",
+    "dead": "The model learns nothing: fix the configuration before you continue.",
     "overfit": "Keep the checkpoint with the best evaluation.",
     "forgetting": "Mix general data into the training data, or train less of the model.",
     "throughput_drop": "Compare the time spent on data with the time spent computing.",
-    "collapse": "Raise the temperature or the number of candidates before you go on.",
+    "collapse": "Raise the temperature or the number of candidates before you continue.",
     "lr_misconfig": "Compare the learning rate with its schedule and the method's usual range.",
     "straggler": "The whole run is as slow as that rank: look at its device first.",
     "vram_leak": "A restart from a checkpoint frees the memory.",
@@ -162,7 +162,7 @@ def _after_plateau(now: AdviceContext) -> list[Recommendation]:
     return [
         _action(
             "eval",
-            "Evaluates on the held-out data and goes on. If that loss is flat too, the run has "
+            "Evaluates on the held-out data and continues. If that loss is flat too, the run has "
             "learned what it can.",
         ),
         _action(
@@ -186,26 +186,29 @@ def _recover(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     attempt = now.recovery.attempt
     if attempt is None:
         why = (
-            f"Sets the learning rate to {scale:.3g} × its schedule and goes on. There is no good "
-            "checkpoint to go back to."
+            f"Sets the learning rate to {scale:.3g} × its schedule and continues. There is no good "
+            "checkpoint to return to."
         )
         return [_action(lower, why), _PAUSE_TO_LOOK]
     actions = [
         _action(f"recover {alert.id}", _why_recover(alert, attempt)),
-        _action(attempt.describe(), "Does the same at once, without the probation."),
+        _action(
+            attempt.describe(),
+            "Does the same at once, without the probation.",
+        ),
     ]
     if alert.kind == "spike":
         actions.append(
             _action(
                 "pause",
-                "Holds training while you look. Most single spikes recover in some steps.",
+                "Pauses training while you look. Most single spikes recover within some steps.",
             )
         )
     if alert.kind != "spike" or alert.severity != ALARM:
-        why = f"Sets the learning rate to {scale:.3g} × its schedule and goes on from here."
+        why = f"Sets the learning rate to {scale:.3g} × its schedule and continues from here."
         actions.append(_action(lower, why))
     if alert.kind == "nonfinite":
-        why = "Holds training the next time, instead of refusing the update and going on."
+        why = "Halts training the next time, instead of skipping the update and continuing."
         actions.append(_action("policy nonfinite halt", why))
     return actions
 
@@ -215,7 +218,7 @@ def _why_recover(alert: Alert, attempt: RecoveryAttempt) -> str:
     clip = "" if attempt.clip is None else f" and the gradient clip to {attempt.clip:.4g}"
     skips = f", skips the data of {attempt.skip} steps" if attempt.skip else ""
     found = (
-        f"Goes back {lost} steps to {attempt.checkpoint}{skips}, and sets the learning rate to "
+        f"Rolls back {lost} steps to {attempt.checkpoint}{skips}, and sets the learning rate to "
         f"{attempt.lr_scale:.4g} × its schedule{clip}. The next steps are a probation."
     )
     if alert.kind != "spike":
@@ -230,7 +233,7 @@ def _stay_scale(now: AdviceContext) -> float:
 
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     scale = _stay_scale(now) * CALM_LR_FACTOR
-    why = f"Sets the learning rate to {scale:.3g} × its schedule and goes on."
+    why = f"Sets the learning rate to {scale:.3g} × its schedule and continues."
     lower = _action(f"lr scale {scale:.3g}", why)
     clip = _calm_clip(alert, now)
     actions = [lower]
@@ -243,7 +246,7 @@ def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     attempt = now.recovery.attempt
     if attempt is not None and alert.severity == ALARM:
         lost = max(alert.step - attempt.step, 0)
-        why = f"Goes back {lost} steps. Send it if the loss rises too."
+        why = f"Rolls back {lost} steps. Send it if the loss rises too."
         actions.append(_action(attempt.describe(), why))
     return actions
 
@@ -264,14 +267,14 @@ def _calm_clip(alert: Alert, now: AdviceContext) -> float | None:
     return clip if now.clip is None or clip < now.clip else None
 
 
-_PAUSE_TO_LOOK = _action("pause", "Holds training while you look at the samples.")
+_PAUSE_TO_LOOK = _action("pause", "Pauses training while you look at the samples.")
 
 _FIXED: dict[str, tuple[Recommendation, ...]] = {
     "overfit": (
         _action(
             "stop", "Saves and ends the run. More steps make it worse; the best checkpoint is kept."
         ),
-        _action("eval", "Checks that with a fresh evaluation, and goes on."),
+        _action("eval", "Checks this with a new evaluation, and continues."),
     ),
     "forgetting": (
         _action(
@@ -288,17 +291,17 @@ _FIXED: dict[str, tuple[Recommendation, ...]] = {
             "profile 2",
             "Profiles rank 0 and writes a trace of every rank. It changes nothing.",
         ),
-        _action("pause", "Holds training while you look at that rank's device."),
+        _action("pause", "Pauses training while you look at that rank's device."),
     ),
     "dead": (
         _action("stop no-save", "Ends the run at once. Nothing was learned that could be lost."),
     ),
     "throughput_drop": (
         _action("profile 2", "Shows where the time of two steps goes. It changes nothing."),
-        _action("pause", "Holds training while you look for other processes on the machine."),
+        _action("pause", "Pauses training while you look for other processes on the machine."),
     ),
     "vram_leak": (
         _action("checkpoint pin leak", "Saves the run before memory runs out."),
-        _action("stop", "Saves and ends the run. `fttui run --resume` goes on in a fresh process."),
+        _action("stop", "Saves and ends the run. `fttui run --resume` continues in a new process."),
     ),
 }

@@ -59,13 +59,15 @@ def _evidence(cause: str, signs: Signs) -> list[str]:
 
 
 def _rate(signs: Signs) -> list[str]:
-    found = [f"changed lately: {change}" for change in signs.lr_raised]
+    found = [f"changed recently: {change}" for change in signs.lr_raised]
     if signs.lr_scale > 1:
-        found.append(f"it is ×{signs.lr_scale:g} that of the schedule")
+        found.append(f"it is ×{signs.lr_scale:g} of the schedule")
     if signs.clip_share is not None and signs.clip_share > MOSTLY_CLIPPED:
         found.append(f"{signs.clip_share:.0%} of recent steps were clipped")
     if _origin(signs) == WEIGHTS:
-        found.append("the rows of the step before are worse now than when they were trained")
+        found.append(
+            "the losses of the previous step's rows are higher than when they were trained"
+        )
     return found
 
 
@@ -79,9 +81,9 @@ def _batch(signs: Signs) -> list[str]:
             f"{signs.longest_before}"
         )
     if _origin(signs) == ONE_RECORD:
-        found.append("without one record the rows are as usual")
+        found.append("all rows but one record have their usual loss")
     if _origin(signs) == BATCH:
-        found.append("all its rows are high, and those of the step before are not")
+        found.append("all its rows have a high loss, and those of the previous step do not")
     if signs.repeated:
         found.append(f"twice or more in the batch: {', '.join(signs.repeated[:3])}")
     return found

@@ -85,7 +85,7 @@ def _rows(rows: RowEvidence | None) -> list[str]:
         return []
     found = [_origin(rows)]
     if rows.blocked:
-        found.append(f"That is not taken for the cause, because {rows.blocked}.")
+        found.append(f"This is probably not the cause, because {rows.blocked}.")
     if rows.rank is not None:
         found.append(f"All odd rows are on rank {rows.rank}.")
     if rows.source:
@@ -99,17 +99,17 @@ def _origin(rows: RowEvidence) -> str:
     names = named([f"`{name}`" for name in rows.odd])
     texts = {
         ONE_RECORD: (
-            f"Without {names} the other rows of this step and of the step before are as usual, "
+            f"The losses of all rows but {names} are as usual, also in the step before, "
             "so the weights are unharmed."
             if rows.previous is not None
-            else f"Without {names} the other rows of this step have their usual loss."
+            else f"All rows of this step but {names} have their usual loss."
         ),
         WEIGHTS: f"The weights are damaged: {_worse(rows)}.",
         BATCH: (
-            f"It spreads over the {count} rows of this step, while those of the step before are as "
+            f"All {count} rows of this step are affected, while those of the step before are as "
             "usual: the data of this step is bad, or a divergence begins."
         ),
-        ROWS: f"It spreads over the {count} rows of this step.",
+        ROWS: f"All {count} rows of this step are affected.",
     }
     usual = "Computed again, the rows of this step have their usual losses."
     return texts.get(rows.origin, usual)
@@ -118,8 +118,8 @@ def _origin(rows: RowEvidence) -> str:
 def _worse(rows: RowEvidence) -> str:
     before, trained = rows.previous, rows.previous_loss
     if before is None or trained is None:
-        return "the rows of the step before are worse than when they were trained"
+        return "the losses of the previous step's rows are higher than when they were trained"
     return (
-        f"the rows of the step before have a loss of {before.mean:.4g} now and had {trained:.4g} "
+        f"the previous step's rows have a loss of {before.mean:.4g} now and had {trained:.4g} "
         "when they were trained"
     )

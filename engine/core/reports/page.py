@@ -93,7 +93,7 @@ def _far_out(report: AnomalyReport) -> list[str]:
     The texts are empty for what is unknown.
     """
     return [
-        f"×{report.ratio:.3g} of its level" if report.ratio is not None else "",
+        f"×{report.ratio:.3g} of its usual value" if report.ratio is not None else "",
         f"{report.z:.1f} standard deviations of the noise" if report.z is not None else "",
     ]
 
@@ -105,7 +105,7 @@ def _level_now(report: AnomalyReport) -> str:
     """
     now = report.level_now
     known = now is not None and math.isfinite(now) and now != report.evidence.current_loss
-    return f"level now {_number(now)}" if known and report.kind == "divergence" else ""
+    return f"now around {_number(now)}" if known and report.kind == "divergence" else ""
 
 
 def _checkpoint(seen: Evidence) -> str:
@@ -177,7 +177,7 @@ def _samples(seen: Evidence) -> list[str]:
 
 def _spans(seen: Evidence) -> list[str]:
     if seen.rows_missing:
-        return [f"The losses of single rows are not known: {seen.rows_missing}.", ""]
+        return [f"The losses of individual rows are not known: {seen.rows_missing}.", ""]
     if seen.rows is None or seen.rows.current is None:
         return []
     spans = [f"this step: {_span(seen.rows.current)}"]
@@ -219,8 +219,8 @@ def _actions(report: AnomalyReport) -> list[str]:
     advice = [report.advice] if report.advice and not report.explained_by else []
     if report.explained_by:
         advice = [
-            "No command is needed: training goes on, and the weights are unharmed. Look at the "
-            "record before the next epoch meets it again."
+            "No command is needed: training continues, and the weights are unharmed. Look at the "
+            "record before the next epoch trains on it again."
         ]
     return [*lines, *([""] if lines and advice else []), *advice]
 

@@ -197,7 +197,7 @@ class RecordReader:
         """Return the records of rows, and note those that are left out.
 
         Raises:
-            DataError: A row is invalid, or no row makes a record.
+            DataError: A row is invalid, or no row could be read as a record.
         """
         found: list[Record] = []
         left: list[LeftOut] = []
@@ -331,7 +331,7 @@ class RecordReader:
             for name, count in counts.items()
             for one in [next(one for one in left if one.reason.name == name)]
         )
-        return f"{self._source}: no row makes a record:\n  {listed}"
+        return f"{self._source}: no row could be read as a record:\n  {listed}"
 
 
 def _rules(config: RunConfig, findings: Findings) -> MessageRules:

@@ -117,7 +117,7 @@ def _require_effect(train: Sequence[Example]) -> None:
         raise DataError(
             f"{example_place(train[0])}: this and all other training records ({len(train):,}) have "
             "the weight 0, so nothing can be learned; raise the weights, or set data.columns: "
-            "{weight: null} if the column is no factor on the loss"
+            "{weight: null} if the column is not a factor on the loss"
         )
 
 
@@ -188,10 +188,10 @@ def _require_negatives(config: RunConfig, train: Sequence[Example], findings: Fi
 def _no_negatives(config: RunConfig, pairs: Sequence[PairExample]) -> str:
     labels, positives = {one.label for one in pairs}, {tuple(one.positive) for one in pairs}
     if config.contrastive.mask_labels and len(labels) == 1 and None not in labels:
-        cause = "all have the same label, and pairs of one label are no negatives of each other"
+        cause = "all have the same label, and pairs of one label are not negatives of each other"
         step = (
             "check the column of the label (data.columns), or set contrastive.mask_labels: false "
-            "if it is no class"
+            "if it is not a class"
         )
     elif len(pairs) == 1:
         cause, step = "it is the only pair", "add pairs"

@@ -254,8 +254,8 @@ def _names(header: list[str], place: str) -> list[str]:
     odd = [name for name in names if len(name) > LONGEST_NAME or _NUMBER.fullmatch(name)]
     if not names or odd or names.count("") > 1 or len(names) < len(header) - 1:
         raise DataError(
-            f"{place}: the first row is no header ({', '.join(names)[:80]!r}); put a row with the "
-            "names of the columns in front, such as prompt,completion"
+            f"{place}: the first row is not a header ({', '.join(names)[:80]!r}); put a row with "
+            "the names of the columns in front, such as prompt,completion"
         )
     # A column without a name in front is the index that pandas writes.
     names = [name or f"column {number}" for number, name in enumerate(names, start=1)]

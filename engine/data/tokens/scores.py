@@ -104,8 +104,8 @@ def _ignored(kind: str, scored: Sequence[PairExample], total: int) -> str:
     return (
         f"{len(scored):,} of {total:,} pairs have a score ({min(values):g} to {max(values):g}; "
         f"first: {example_place(scored[0])}), but kind {kind} would train every pair as a match, "
-        "unlike texts included; set contrastive.kind: cosent (or cosine), or remove the scores if "
-        "all pairs match"
+        "also those of unlike texts; set contrastive.kind: cosent (or cosine), or remove the "
+        "scores if all pairs match"
     )
 
 

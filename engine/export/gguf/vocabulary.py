@@ -138,9 +138,7 @@ def _splitting_rule(content: dict[str, Any]) -> str:
         raise ModelError(f"the tokenizer normalizes with {', '.join(normalizers)}")
     rule = _rule_of(parts)
     if rule is None:
-        raise ModelError(
-            "the rule by which the tokenizer splits words is none that fttui knows from llama.cpp"
-        )
+        raise ModelError("fttui knows no rule of llama.cpp that splits words like this tokenizer")
     return rule
 
 

@@ -75,7 +75,7 @@ def _test(sender: Sender, say: Say) -> int:
     failed = sender.send("fttui", "This is a test message of fttui doctor --notify.")
     for name in sender.names:
         wrong = [text for text in failed if text.startswith(f"{name} ")]
-        say(wrong[0] if wrong else f"{name} took the test message")
+        say(wrong[0] if wrong else f"{name} accepted the test message")
     return FttuiError.exit_code if failed else 0
 
 

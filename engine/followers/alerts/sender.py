@@ -36,7 +36,7 @@ class Sender:
             name = f"address {number} ({address.partition(':')[0]})"
             if not one.add(address):
                 raise ConfigError(
-                    f"{name} is no address that apprise knows; expected one such as "
+                    f"{name} is not an address that apprise knows; expected one such as "
                     "json://host/path; see its list of services"
                 )
             self._services.append((name, one))
@@ -50,7 +50,7 @@ class Sender:
             except Exception as error:  # noqa: BLE001  # a plug-in may raise any exception
                 failed.append(f"{name} failed with {type(error).__name__}")
             else:
-                failed += [] if taken else [f"{name} did not take it"]
+                failed += [] if taken else [f"{name} did not accept it"]
         return failed
 
     @property

@@ -195,7 +195,7 @@ def _unreadable(path: Path) -> str:
             f"{path} is a Git LFS pointer, not the weights. Run `git lfs pull` in its folder, or "
             f"download the model again."
         )
-    return f"{path} is no safetensors file, or is damaged. Download the model again."
+    return f"{path} is not a safetensors file, or is damaged. Download the model again."
 
 
 def _require_whole_archive(path: Path) -> None:

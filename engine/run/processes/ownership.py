@@ -58,7 +58,9 @@ def require_own_hub(endpoint: Endpoint) -> None:
     folder = Path(endpoint.folder)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
-        raise NotOwner(f"{folder} is no folder, expected the private folder of the hub's sockets")
+        raise NotOwner(
+            f"{folder} is not a folder, expected the private folder of the hub's sockets"
+        )
     _require_own(found.st_uid, f"{folder}, the folder of the hub's sockets,")
     if stat.S_IMODE(found.st_mode) & 0o077:
         mode = f"{stat.S_IMODE(found.st_mode):o}"
@@ -69,7 +71,7 @@ def require_own_hub(endpoint: Endpoint) -> None:
     for name in ("pub", "req"):
         entry = (folder / name).lstat()
         if not stat.S_ISSOCK(entry.st_mode):
-            raise NotOwner(f"{folder / name} is no socket, expected one of the hub")
+            raise NotOwner(f"{folder / name} is not a socket, expected one of the hub")
         _require_own(entry.st_uid, f"{folder / name}, a socket of the hub,")
     if (uid := _listening_user(folder / "req")) is not None:
         _require_own(uid, f"the process behind {folder / 'req'}")

@@ -61,7 +61,7 @@ class RecordFeed:
         """What of the journal could not be read, in words."""
         counted = {
             "records of kinds that this version of fttui does not know": self.unknown,
-            "frames of the journal that are no records": self.unreadable,
+            "frames of the journal that are not records": self.unreadable,
             "damaged bytes of the journal": self.damaged_bytes,
         }
         return [f"{number:,} {what}" for what, number in counted.items() if number]

@@ -41,11 +41,11 @@ the control journal as 8 bytes, little-endian.
 ## Files
 """
 OTHERS = {
-    "desired.json": "The settings in force, with which a resumed run begins.",
+    "desired.json": "The settings in force; a resumed run starts with them.",
     "race.json": "The newest race of the run: its variants, and how far each has trained.",
     "control.lock": "The lock file of the process that may append to the control journal.",
     "exports": "Exported models.",
-    "trackers": "What is delivered to each tracker.",
+    "trackers": "What was delivered to each tracker.",
     "tensorboard": "Event files for TensorBoard.",
 }
 """Paths that no property of `RunDirectory` names, each with what it holds."""

@@ -79,7 +79,7 @@ def wire_page() -> str:
     groups: dict[str, Iterable[type[msgspec.Struct]]] = {
         "Requests of a viewer": requests,
         "Replies of the hub": replies,
-        "Records as they are learned": sample,
+        "Records as the model sees them": sample,
         "Heartbeat": (Beat,),
         "Commands": dict.fromkeys(commands),
         "Messages of the bridge": dict.fromkeys(bridge),

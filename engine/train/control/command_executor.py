@@ -357,7 +357,7 @@ class CommandExecutor:
             self._evaluate()
         except EvaluationInterrupted as error:
             self._owed_at = self._event_log.step
-            self._event_log.log("info", f"{error}; it runs again when the run resumes")
+            self._event_log.log("info", f"{error}; it is repeated when the run resumes")
             return False
         return True
 

@@ -43,7 +43,7 @@ class MemoryRelease:
             return
         self._released = True
         freed = self._owner.release_memory()
-        text = f"{freed / 2**30:.2f} GiB of GPU memory released until training goes on"
+        text = f"{freed / 2**30:.2f} GiB of GPU memory released until training continues"
         self._log("info", text if freed else "no GPU memory was released")
 
     def reclaim(self) -> None:

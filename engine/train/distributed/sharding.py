@@ -167,7 +167,7 @@ def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]
     missing = [saved for saved, tensor in trained.items() if id(tensor) not in known]
     if missing:
         raise ModelError(
-            f"train.strategy: fsdp cannot split {missing[0]}, which is no weight of the model "
+            f"train.strategy: fsdp cannot split {missing[0]}, which is not a weight of the model "
             "itself; set train.strategy: ddp"
         )
     return {saved: known[id(tensor)] for saved, tensor in trained.items()}

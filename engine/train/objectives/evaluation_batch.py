@@ -64,6 +64,6 @@ class EvaluationBatch:
             self.size = max(1, self.size // 2)
             self._log(
                 "warning",
-                f"the evaluation ran out of memory; it goes on with {self.size} examples at once: "
-                f"set eval.batch: {self.size}",
+                f"the evaluation ran out of memory; it continues with {self.size} examples at "
+                f"once: set eval.batch: {self.size}",
             )

@@ -100,5 +100,5 @@ def require_power(config: RunConfig, meter: UsageMeter) -> None:
     """
     key = limit_without_power(config)
     if key is not None and not meter.all_read_power():
-        problem = no_power(key, "the power of a GPU of this run cannot be read")
+        problem = no_power(key, "the power of one of the run's GPUs cannot be read")
         raise ConfigError(f"{problem.key}: {problem.text}")

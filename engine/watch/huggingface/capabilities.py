@@ -61,7 +61,7 @@ _ELSEWHERE = (
         "use_transformers_continuous_batching",
         "continuous batching generates in an order of its own, which is not restored",
     ),
-    ("environment_factories", "what the environments of the script know is not restored"),
+    ("environment_factories", "the state of the script's environments is not restored"),
 )
 """Attributes by which a trainer generates outside of its own state, with the reason."""
 _DEEPSPEED = "DeepSpeed clips and steps inside its engine and shards the optimizer state"
@@ -132,7 +132,7 @@ def why_not_watched(kind: type[Any]) -> str:
     bases = [one for one in kind.__mro__ if one.__module__ == "transformers.trainer"]
     if not bases:
         return (
-            f"{kind.__module__}.{kind.__name__} is no transformers.Trainer; for a loop of your "
+            f"{kind.__module__}.{kind.__name__} is not a transformers.Trainer; for a loop of your "
             "own, use: fttui.watch(model=…, optimizer=…)"
         )
     if not _loop_is_known(kind):
@@ -187,8 +187,8 @@ def why_class_not_back(kind: type[Any]) -> str:
     """Return why no trainer of a class can return to an earlier step; empty if it can."""
     if not loop_can_be_left(kind):
         return (
-            f"the training loop of transformers {_transformers()} keeps its position to itself, so "
-            "it cannot go back; expected 5.6 or newer"
+            f"the training loop of transformers {_transformers()} does not expose its "
+            "position, so fttui cannot roll it back; expected 5.6 or newer"
         )
     if _generates(kind) and not _is_restored(kind):
         return f"{kind.__name__} generates the data of several steps at once, which is not restored"
@@ -223,8 +223,8 @@ def why_not_back(trainer: Any) -> str:
         return sharded
     if trainer.args.n_gpu > 1:
         return (
-            f"fttui cannot go back under DataParallel ({trainer.args.n_gpu} GPUs in one process); "
-            "start one process per GPU with torchrun"
+            f"fttui cannot roll back under DataParallel ({trainer.args.n_gpu} GPUs in one "
+            "process); start one process per GPU with torchrun"
         )
     if by_class := why_class_not_back(type(trainer)):
         return by_class

@@ -45,7 +45,7 @@ from ..plain.loop_run import LoopParts, LoopRun
 from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS, Unwatchable
 from ..watch_options import WatchOptions
 
-_POSITION = "Lightning keeps its position in the data to itself, so it cannot go back"
+_POSITION = "Lightning does not expose its position in the data, so fttui cannot roll it back"
 REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,

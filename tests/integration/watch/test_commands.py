@@ -357,7 +357,7 @@ def test_an_error_of_fttui_never_ends_the_training(
     assert watched.trainer.state.global_step == 12
     assert len(calls) == 7
     said = capsys.readouterr().err
-    assert "training goes on unwatched" in said
+    assert "training continues unwatched" in said
     (ended,) = run_of(watched).events(RunEnded)
     assert "a mistake of fttui" in ended.error
     assert "KeyError" in (run_of(watched).run.logs / "watch-error.log").read_text()

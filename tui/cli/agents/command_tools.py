@@ -40,7 +40,7 @@ _REASON = {
     "pattern": r"\S",
     "description": "why, for the journal and the person; it must not be blank",
 }
-_IF_MEANT = "; go there in smaller steps, or tell the person, who can set it"
+_IF_MEANT = "; approach it in smaller steps, or ask the person to set it"
 _PROPOSE = {
     "type": "boolean",
     "default": False,

@@ -212,7 +212,7 @@ READ_TOOLS: Mapping[str, ReadTool] = {
         _show_run,
     ),
     "get_metrics": ReadTool(
-        "Curves of a run over the steps that its weights descend from, thinned to `points` rows.",
+        "Curves of a run without the steps that rollbacks undid, averaged to `points` rows.",
         _schema(
             names={"type": "array", "items": {"type": "string"},
                    "description": f"default: {', '.join(_METRICS)}"},

@@ -178,7 +178,7 @@ def _follow(job: int, root: Path) -> int:
                 raise FttuiError(f"job {job} ended before its run began; see its output")
             time.sleep(_POLL_S)
     except KeyboardInterrupt:
-        say(f"the job goes on; cancel it with: scancel {job}")
+        say(f"the job is not cancelled; cancel it with: scancel {job}")
         raise
 
 

@@ -244,7 +244,9 @@ def _whole(launcher: str, environment: Mapping[str, str], name: str, default: in
 
 def _left(environment: Mapping[str, str]) -> str:
     known = variables_of_launchers(environment)
-    return f" (it left {', '.join(known)} behind, which are not used)" if known else ""
+    return (
+        f" (the variables {', '.join(known)} are left from it, but are not used)" if known else ""
+    )
 
 
 def variables_of_launchers(environment: Mapping[str, str]) -> list[str]:
@@ -260,7 +262,7 @@ def _numbers(launcher: Launcher, environment: Mapping[str, str]) -> dict[str, in
     `accelerate launch` sets none for a single process, which is then rank 0 of 1.
 
     Raises:
-        ConfigError: A variable is missing or no number.
+        ConfigError: A variable is missing or not a number.
     """
     names = next(
         (one for one in launcher.variables if one["rank"] in environment), launcher.variables[0]
@@ -292,7 +294,7 @@ def _require_consistent(name: str, numbers: Mapping[str, int]) -> None:
     said = ", ".join(f"{meaning} {number}" for meaning, number in numbers.items())
     if not (0 <= local < per_node <= size and 0 <= rank < size):
         raise ConfigError(
-            f"got --nodes {name} with impossible numbers ({said}); start it anew, without "
+            f"got --nodes {name} with impossible numbers ({said}); start it again, without "
             "variables of another launcher"
         )
     if size % per_node or rank % per_node != local:

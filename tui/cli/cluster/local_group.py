@@ -80,7 +80,7 @@ def _gathered(place: LauncherPlace) -> Iterator[Callable[[int], None]]:
             server.bind(_name(place))
         except OSError as error:
             raise ConfigError(
-                f"{place.described}: another process has this place already ({error.strerror}); "
+                f"{place.described}: another process has this rank already ({error.strerror}); "
                 "start one command with the launcher"
             ) from None
         server.listen(place.local_size)

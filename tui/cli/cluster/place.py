@@ -108,7 +108,7 @@ def add_nodes(parser: argparse.ArgumentParser) -> None:
         "--job",
         metavar="NAME",
         default="",
-        help="name of a job that a cluster may start again: a run that it has begun goes on",
+        help="name of a job that a cluster may start again; the job then resumes its run",
     )
 
 

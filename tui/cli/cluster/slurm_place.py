@@ -86,8 +86,8 @@ def slurm_place(
         first: returns the address of the first node of a list of SLURM.
 
     Raises:
-        ConfigError: this is no task of a SLURM job, or not the only one on its node. Variables of a
-            job that did not start this process count as no job.
+        ConfigError: this is not a task of a SLURM job, or not the only one on its node. Variables
+            of a job that did not start this process count as no job.
     """
     try:
         job_id, node = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_NODEID"])
@@ -96,8 +96,8 @@ def slurm_place(
         hosts = environment["SLURM_STEP_NODELIST"]
     except (KeyError, ValueError) as error:
         raise ConfigError(
-            f"got --nodes slurm, but this is no task of a SLURM job ({error} is missing or no "
-            "number); start it with srun in a job, or with: fttui launch slurm CONFIG"
+            f"got --nodes slurm, but this is not a task of a SLURM job ({error} is missing or not "
+            "a number); start it with srun in a job, or with: fttui launch slurm CONFIG"
         ) from None
     if _STEP_DAEMON not in above():
         raise ConfigError(

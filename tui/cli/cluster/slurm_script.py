@@ -56,7 +56,7 @@ def batch_script(request: SlurmRequest) -> str:
             'wait "$step"; code=$?',
             'while kill -0 "$step" 2>/dev/null; do wait "$step"; code=$?; done',
             "",
-            "# A run that was stopped goes on in the same job when SLURM starts it again.",
+            "# When SLURM starts the job again, it resumes the run that was stopped.",
             'if [ "$stopped" = yes ] && [ "$code" -eq 0 ]; then',
             '  scontrol requeue "$SLURM_JOB_ID"',
             "fi",

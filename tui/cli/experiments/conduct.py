@@ -83,7 +83,7 @@ class Race:
         state.base, state.base_step = base.new, base.step
         state.variants = [VariantState(step=base.step) for _ in state.plan]
         if state.before.autopilot == "act":
-            send(SetPolicy(autopilot="off"), "a race compares undisturbed variants")
+            send(SetPolicy(autopilot="off"), "the autopilot must not act during a race")
         self._tell.save()
 
     def run(self) -> None:

@@ -57,7 +57,7 @@ def add_commands(commands: Commands) -> None:
     """Register the subcommand `race` of `fttui`."""
     parser = commands.add_parser(
         "race",
-        help="try settings on a run from one checkpoint, and go on with the best",
+        help="compare settings from one checkpoint of a run, and continue with the best",
         usage="fttui race [OPTIONS] RUN[@STEP] lr=V,… clip=V,…",
     )
     parser.add_argument(
@@ -115,7 +115,7 @@ def _race(options: argparse.Namespace) -> int:
             raise ConfigError(f"{run.id} has no race that was interrupted")
         return _finish(run, known, written, options)
     if conducted_by(run) is not None:
-        raise FttuiError(f"another process conducts a race of {run.id}; wait for it")
+        raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
     if known is not None and unfinished:
         raise FttuiError("\n".join(unfinished_lines(known, run.id)))
     if not settings:

@@ -129,16 +129,16 @@ def cautions(run: RunDirectory, config: RunConfig, timeline: SurvivingTimeline) 
         )
     for name in timeline.means:
         yield (
-            f"training went on from {name}, the mean of other checkpoints, which a recipe cannot "
-            "make; from there on the repeated run has other weights"
+            f"training continued from {name}, the mean of other checkpoints, which a recipe cannot "
+            "reproduce; from that step on, the repeated run has different weights"
         )
     if unexplained := timeline.unexplained:
         yield (
             f"{plural(len(unexplained), 'step')}, first {unexplained[0]}, had a learning rate "
-            "factor or clip that follows from no command in the journal"
+            "factor or clip that no command in the journal explains"
         )
     if config.train.early_stop is not None:
         yield (
-            "train.early_stop counts every evaluation, also those on command, which a recipe "
-            "leaves out; the repeated run may end at another step"
+            "train.early_stop also counts evaluations on command, which a recipe leaves out, so "
+            "the repeated run may end at another step"
         )

@@ -168,12 +168,12 @@ def _require_matching(options: argparse.Namespace) -> None:
     """
     quantized = options.kind in ("gptq", "awq")
     if options.llama_cpp and not options.gguf:
-        raise ConfigError("--llama-cpp goes with --gguf only")
+        raise ConfigError("--llama-cpp applies only to --gguf")
     if options.public and not options.push:
-        raise ConfigError("--public goes with --push only")
+        raise ConfigError("--public applies only to --push")
     for name in ("calibration", "device"):
         if getattr(options, name) is not None and not quantized:
-            raise ConfigError(f"--{name} goes with --gptq and --awq only")
+            raise ConfigError(f"--{name} applies only to --gptq and --awq")
     given = {
         "--ema": options.ema,
         "--average": options.average > 1,
@@ -183,7 +183,7 @@ def _require_matching(options: argparse.Namespace) -> None:
     }
     without_effect = [name for name, value in given.items() if value]
     if options.metrics and without_effect:
-        raise ConfigError(f"{without_effect[0]} goes with a checkpoint, not with --metrics")
+        raise ConfigError(f"{without_effect[0]} applies to checkpoints, not to --metrics")
 
 
 def _export(options: argparse.Namespace) -> int:
@@ -195,8 +195,8 @@ def _export(options: argparse.Namespace) -> int:
     run = find_run(runs_root(options.runs_dir), name)
     if run.identity().script:
         raise ConfigError(
-            f"{run.id} is the run of a script; its checkpoints serve rollbacks in that process "
-            "alone, so save the model in the script, for instance with trainer.save_model()"
+            f"{run.id} is the run of a script; its checkpoints are only for rollbacks in that "
+            "process, so save the model in the script, for instance with trainer.save_model()"
         )
     checkpoint = CheckpointStore(run).find(step or "last").name
     options.kind = "gguf" if options.gguf else options.kind

@@ -14,10 +14,10 @@ from ..preflight.extras import require_tracker
 from .relay import relay_lines
 
 _DESCRIPTION = """\
-Deliver what a tracker does not hold yet of a run, live or ended, also of one that fttui.watch has
-recorded. Each timeline becomes a run in the tracker. What is delivered is remembered in the run
-folder, so that a second call delivers nothing twice. Settings that are not given are those of the
-section `tracking` of the run's configuration.
+Deliver to a tracker everything about a run that it does not have yet. The run may be live or ended,
+and may have been recorded by fttui.watch. Each timeline becomes a run in the tracker. The run
+folder records what was delivered, so a second call delivers nothing twice. The default of each
+setting is in the section `tracking` of the run's configuration.
 """
 
 
@@ -30,7 +30,7 @@ def add_commands(commands: Commands) -> None:
     )
     add_run(sync)
     sync.add_argument("--to", required=True, choices=get_args(Tracker), help="the tracker")
-    sync.add_argument("--follow", action="store_true", help="go on until the engine ends")
+    sync.add_argument("--follow", action="store_true", help="keep delivering until the engine ends")
     sync.add_argument(
         "--again",
         action="store_true",

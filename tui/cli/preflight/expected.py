@@ -80,7 +80,7 @@ def expected_lines(config: RunConfig, found: EarlierSpeed | None) -> Iterator[st
     price, budget, steps = price_of(config), budget_of(config), config.train.steps
     if found is None or steps is None:
         if price is not None or budget is not None:
-            missing = "no run of this kind has measured a speed yet"
+            missing = "no similar run has measured its speed yet"
             if found is not None:
                 missing = f"train.steps is not given; {found.step_s:.3g} s per step in {found.run}"
             yield f"whole run: time and cost unknown, because {missing}"
@@ -91,7 +91,7 @@ def expected_lines(config: RunConfig, found: EarlierSpeed | None) -> Iterator[st
     yield (
         f"whole run: about {', '.join([fmt.duration(seconds), *known])} for "
         f"{fmt.plural(steps, 'step')}, by {found.run} ({found.step_s:.3g} s per step); "
-        "evaluations and checkpoints are not in it"
+        "evaluations and checkpoints are not included"
     )
     over = [spent for spent in spent_of(used, price, budget) if spent.share >= 1]
     if over:

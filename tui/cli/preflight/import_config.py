@@ -46,7 +46,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--accept",
         action="store_true",
-        help="go on although keys that change the result are left out",
+        help="import although keys that change the result are left out",
     )
     parser.add_argument("--no-check", action="store_true", help="do not check the written file")
     parser.set_defaults(handler=_import)

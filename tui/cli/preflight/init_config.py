@@ -175,7 +175,7 @@ def _fitted(first: First) -> First:
         loaded = load_config(draft)
         architecture = known_architecture(loaded)
     if isinstance(architecture, FttuiError):
-        say(f"memory is not compared with the GPU, without {first.model}'s sizes: {architecture}")
+        say(f"memory is not estimated, because {first.model} cannot be measured: {architecture}")
         return first
     size = fitting_size(first.facts, loaded.config, architecture, first.hardware)
     if size is None:

@@ -109,9 +109,9 @@ def _noise(config: RunConfig) -> Iterator[str]:
 
     if settings := noise_by_batch(config):
         yield (
-            f"note: with {' and '.join(settings)}, other micro-batches draw other random numbers, "
-            "so that the run is similar on another card, but not the same to rounding; resumes, "
-            "rollbacks and replays keep these micro-batches"
+            f"note: with {' and '.join(settings)}, random numbers depend on the micro-batch size, "
+            "so the run is similar on another card, but not equal up to rounding; resumes, "
+            "rollbacks and replays keep the micro-batch size"
         )
 
 
@@ -119,8 +119,8 @@ def _smallest(loaded: LoadedConfig) -> Iterator[str]:
     """Yield a line if single sequences are taken because memory cannot be estimated."""
     if loaded.config.train.batch == "auto":
         yield (
-            "train.batch: 1 is taken for auto, because it is not known how much memory more "
-            "sequences at once need; set a number"
+            "train.batch: auto uses 1, because the memory of larger micro-batches cannot be "
+            "estimated; set a number"
         )
 
 

@@ -128,6 +128,6 @@ def _from_hub(wanted: str) -> Path:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0].rstrip(".")
         raise ModelError(
-            f"adapter.start: {wanted} is no folder, and the hub gave no adapter of this name: "
+            f"adapter.start: {wanted} is not a folder, and the hub gave no adapter of this name: "
             f"{reason}. Check the name, or set a folder."
         ) from None

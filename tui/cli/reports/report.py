@@ -27,7 +27,7 @@ def add_commands(commands: Commands) -> None:
         "id",
         metavar="ID",
         nargs="?",
-        help="an incident or an anomaly; default: the gravest open incident, else the newest",
+        help="an incident or an anomaly; default: the most severe open incident, else the newest",
     )
     report.add_argument(
         "--json", action="store_true", help="print the anomaly's report as JSON, with all evidence"

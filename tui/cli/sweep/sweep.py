@@ -281,7 +281,7 @@ def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
 
     say("")
     if (run := sweep.current) is not None:
-        say(f"saving and stopping {run.id}; Ctrl-C again leaves it to train on")
+        say(f"saving and stopping {run.id}; press Ctrl-C again to let it continue training")
         with suppress(KeyboardInterrupt):
             interrupt(run)
             wait_for_end(run)

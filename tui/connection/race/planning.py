@@ -80,7 +80,7 @@ def _default_metric(run: RunDirectory) -> tuple[str, str]:
     evaluates = _can_evaluate(run)
     if evaluates or _evaluated(run):
         return f"{EVAL}loss", ""
-    unknown = f"the configuration of {run.id} does not tell whether it has evaluation data"
+    unknown = f"the configuration of {run.id} does not say whether it has evaluation data"
     why = f"{run.id} has no evaluation data" if evaluates is False else unknown
     return LOSS, f"note: compared by the training loss, because {why}; choose another with --by"
 

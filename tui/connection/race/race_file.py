@@ -39,7 +39,7 @@ def read_race(run: RunDirectory) -> RaceState | None:
         return None
     except UNDECODABLE as error:
         raise FttuiError(
-            f"{race_file(run)} is damaged ({error}); remove it to begin another race"
+            f"{race_file(run)} is damaged ({error}); remove it to start another race"
         ) from None
 
 
@@ -73,7 +73,9 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise FttuiError(f"another process conducts a race of {run.id}; wait for it") from None
+            raise FttuiError(
+                f"another process is running a race of {run.id}; wait until it ends"
+            ) from None
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
         lock.flush()

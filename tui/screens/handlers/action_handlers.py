@@ -102,7 +102,7 @@ def _warned(app: AppBase, found: ParsedInput) -> ParsedInput:
     Such a command is confirmed before it is sent.
     """
     slip = slip_of(app.state.run, found.command) if found.command is not None else None
-    return found if slip is None else replace(found, preview=f"asks first: {slip}")
+    return found if slip is None else replace(found, preview=f"asks for confirmation: {slip}")
 
 
 def _type(app: AppBase) -> None:

@@ -129,7 +129,9 @@ async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
         app.tell("runs of other machines cannot be compared; they are left out")
     elif not marked:
         key = key_of("runs.mark", app.state)
-        app.tell(f"this run is compared with others: put the cursor on one, or mark some ({key})")
+        app.tell(
+            f"choose what to compare this run with: put the cursor on a run, or mark some ({key})"
+        )
     most = len(SIGNS) - 1
     if len(here) > most:
         app.tell(f"this run is compared with the first {most} of {len(here)} marked runs")

@@ -66,7 +66,7 @@ def _work(app: AppBase, work: Coroutine[Any, Any, None]) -> None:
 
 
 async def _told(app: AppBase, work: Coroutine[Any, Any, None]) -> None:
-    """Do something in the background; an error is told, because it would close the app."""
+    """Do something in the background; an error is shown, because it would close the app."""
     try:
         await work
     except (FttuiError, OSError) as error:
@@ -87,7 +87,7 @@ async def _open(app: AppBase, run: RunDirectory, checkpoint: str | None) -> None
             begin_race(app, found.text, checkpoint)
 
     where = f"from {checkpoint}" if checkpoint else "from here"
-    title = f"race settings {where}: each value of lr and clip"
+    title = f"race settings {where}: the values of lr and clip to try"
     app.push_screen(PromptScreen(title, FORMS, lambda text: read_words(text, app.state)), answer)
 
 

@@ -75,7 +75,7 @@ class SystemScreen(PlotScreen):
 
     def _show_usage(self, state: AppState) -> None:
         line, rows = self.query_one("#usage", TextLine), list(usage_rows(state.run))
-        line.border_title = "used by all starts of the run"
+        line.border_title = "usage over all starts of the run"
         line.display = state.run.started is not None
         compact = self.has_class("-short") or state.run.profile is not None
         line.set_class(compact, "-compact")

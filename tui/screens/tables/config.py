@@ -16,7 +16,7 @@ class ConfigScreen(TableScreen):
     NARROW = ("key", "value")
     FLEXIBLE = "value"
     NAME = "configuration"
-    EMPTY = "No configuration has been read yet; the run of a script has none."
+    EMPTY = "No configuration has been read yet; the run of a watched script has none."
     EXAMPLE = "train file, or: default"
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:

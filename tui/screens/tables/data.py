@@ -29,7 +29,7 @@ FACTS = (
 HASHES = "sha256 of "
 """Beginning of the facts that have the hash of a data file."""
 
-NOTHING = "every record is learned as it is stored"
+NOTHING = "every record is used as it is stored"
 """Text of the row if there are no findings."""
 
 
@@ -41,7 +41,7 @@ class DataScreen(TableScreen):
     FLEXIBLE = "how much"
     NAME = "data"
     DETAIL = "data"
-    EMPTY = "Nothing is known about the data yet; this table fills when it is loaded."
+    EMPTY = "No information about the data yet; it appears when the data is loaded."
     EXAMPLE = "finding, or: record"
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """The state of a race: what each variant has trained so far, who is left, and who is first.
 
-It is stored after every change, so that a race that was interrupted goes on where it was.
+It is stored after every change, so that a race that was interrupted continues where it was.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ State = Literal["complete", "pruned", "failed", "open"]
 FAILURES = {
     "memory": "out of memory",
     "not finite": "halted, because loss or gradients were not finite",
-    "settings": "settings that the run cannot have",
+    "settings": "with invalid settings",
     "stopped": "stopped by somebody",
     "no value": "without a value of the metric",
     "error": "with another error",

@@ -149,7 +149,7 @@ def test_sound_configurations_pass(changes):
         (
             ({"train": {"lr_ratios": {"patterns": {"(": 2}}}},),
             "train.lr_ratios.patterns",
-            "no regular expression",
+            "not a regular expression",
         ),
         (({"data": {"columns": {"prompt": []}}},), "data.columns", "empty list"),
         (

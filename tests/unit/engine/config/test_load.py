@@ -426,7 +426,7 @@ def test_a_divided_update_is_read_and_written(load):
         ("accumulate: 8\n  sequences_per_update: 16", 8, "sequences_per_update: got 16 beside"),
         ("batch: auto", 7, "train.batch: got auto, which divides a known number"),
         ("batch: auto\n  accumulate: 8", 7, "instead of train.accumulate"),
-        ("batch: 3\n  sequences_per_update: 16", 8, "no multiple of train.batch 3 × 1 rank"),
+        ("batch: 3\n  sequences_per_update: 16", 8, "not a multiple of train.batch 3 × 1 rank"),
         ("sequences_per_update: 5\n  devices: 2\n  batch: auto", 7, "set 4 or 6"),
         ("batch: many", 7, "expected a whole number ≥ 1 and ≤ 1,000,000,000 or 'auto'"),
     ],

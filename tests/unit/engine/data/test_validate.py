@@ -57,7 +57,7 @@ def test_sources_lengths_and_findings_are_shown(tmp_path: Path) -> None:
         "train records: 3",
         "eval records: 1",
         "tokens per record: 3 on average, 3 at most",
-        "findings: none; every record is learned as it is stored",
+        "findings: none; every record is used as it is stored",
     ]
 
 

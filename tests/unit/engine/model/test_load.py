@@ -200,7 +200,7 @@ def test_a_folder_that_is_no_model_says_so(tmp_path, configured) -> None:
 def test_a_damaged_weight_file_says_so(copy_of, configured) -> None:
     folder = copy_of()
     (folder / "model.safetensors").write_bytes(b"not a tensor file")
-    with pytest.raises(ModelError, match="no safetensors file, or is damaged"):
+    with pytest.raises(ModelError, match="not a safetensors file, or is damaged"):
         load_model(configured(folder), CPU, ignore_progress)
 
 

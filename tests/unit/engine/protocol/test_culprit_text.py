@@ -46,12 +46,12 @@ def test_a_culprit_is_shown_with_its_place_text_tokens_shares_and_command() -> N
     lines = culprit_lines(FOUND)
     assert lines[1] == (
         "- `it's 'odd'` in `train.jsonl:7`, 812 tokens, rank 1: loss 6.5 → 1 without it "
-        "(97% of what all samples of the step add to it), gradient norm 40 → 1.5 without it"
+        "(97% of the rise that all samples of the step cause), gradient norm 40 → 1.5 without it"
     )
     assert lines[2:4] == ["  - text: `one two 'three'`", "  - first tokens: `one|\\n|two`"]
     command = lines[4].split("`", 1)[1][:-1]
     assert parse_command(command) == Quarantine(ids=("it's `odd`",))
-    assert "19 steps again from step-000100" in lines[5]
+    assert "19 steps were repeated from step-000100" in lines[5]
     assert "loss 6.5 → 0.9, gradient norm 40 → 1.4" in lines[6]
     assert "In-batch negatives" in lines[7]
     assert all("\n" not in line for line in lines)
@@ -64,7 +64,7 @@ def test_an_earlier_step_and_what_cannot_be_put_in_quarantine_are_told() -> None
     lines = culprit_lines(event)
     assert any("cannot be put in quarantine:** the data are streamed" in line for line in lines)
     assert not any("`quarantine " in line for line in lines)
-    assert any("those of 2 steps before it were replaced" in line for line in lines)
+    assert any("those of the 2 steps before it were searched too" in line for line in lines)
     spread = replace(search, verdict="spread", cause_step=120, culprits=[], reason="a file is gone")
     event = replace(FOUND, search=spread)
     assert "no sample of it or of the 2 steps before is the cause" in culprit_headline(event)
@@ -74,8 +74,8 @@ def test_an_earlier_step_and_what_cannot_be_put_in_quarantine_are_told() -> None
 @pytest.mark.parametrize(
     ("search", "words"),
     [
-        (SEARCH, "without it's `odd` most of the rise of its loss and gradient norm is gone"),
-        (CulpritSearch(verdict="spread"), "no sample is the cause; with all of them replaced"),
+        (SEARCH, "without it's `odd` most of the rise of loss and gradient norm disappears"),
+        (CulpritSearch(verdict="spread"), "no sample is the cause; replacing all of them"),
         (
             CulpritSearch(verdict="together", group=["a", "b"]),
             "no single sample is the cause",

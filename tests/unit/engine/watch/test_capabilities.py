@@ -79,7 +79,7 @@ def test_a_stock_trainer_can_do_all_but_what_its_script_decides() -> None:
         (
             trainer(Inherits, environment_factories={None: object}),
             BACKWARDS,
-            "what the environments of the script know",
+            "the state of the script's environments",
         ),
     ],
 )

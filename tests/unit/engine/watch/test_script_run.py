@@ -44,7 +44,7 @@ def test_an_error_of_fttui_ends_the_run_also_if_its_details_cannot_be_written(op
     shutil.rmtree(opened.run.logs)
     opened.run.logs.write_text("in the way")
     script_run.abandon(opened, ValueError("ours"))
-    assert "training goes on unwatched, its details cannot be written" in capsys.readouterr().err
+    assert "training continues unwatched, its details cannot be written" in capsys.readouterr().err
     ended = journal(opened)[-1]
     assert isinstance(ended, RunEnded)
     assert (ended.state, "ours" in ended.error) == (RunState.FAILED, True)

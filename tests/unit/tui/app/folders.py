@@ -20,7 +20,7 @@ _ANSWER = SampleText(
     tokens=29,
     learned=9,
 )
-_DROPPED = "dropped: no token to learn is left"
+_DROPPED = "dropped: no target token is left"
 SAMPLE = [
     SampleRecord(id="chat:1", place="chat.jsonl:1", texts=[_ANSWER]),
     SampleRecord(id="chat:2", place="chat.jsonl:2", texts=[], notes=[_DROPPED]),

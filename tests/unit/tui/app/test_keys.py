@@ -441,7 +441,7 @@ async def test_the_data_screen_shows_findings_and_records_of_a_remote_run() -> N
         shown = text_of(app)
         assert "31 of 2,007 records (1.5 %)" in shown
         assert "truncated to data.max_length; first: pairs.jsonl:17" in shown
-        assert "dropped: no token to learn is left" in shown
+        assert "dropped: no target token is left" in shown
         await pilot.press("enter")
         await until(pilot, lambda: "to avoid it: raise data.max_length" in text_of(app))
         await pilot.press("escape", "slash", *"chat.jsonl:1", "enter", "enter")

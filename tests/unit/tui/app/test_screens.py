@@ -331,7 +331,7 @@ async def test_a_theme_that_cannot_be_kept_is_used_and_said(tmp_path) -> None:
     preferences = Preferences(file=tmp_path / "app.toml")
     async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
         app.theme = "nord"
-        await until(pilot, lambda: "the theme is not kept" in told(app))
+        await until(pilot, lambda: "the theme could not be saved" in told(app))
 
 
 async def test_own_keys_work_and_are_shown_everywhere() -> None:

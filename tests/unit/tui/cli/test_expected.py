@@ -33,7 +33,7 @@ def test_time_energy_and_money_of_a_whole_run() -> None:
     price = PriceConfig(kwh=0.3, currency="EUR")
     assert list(expected_lines(config(price=price), measured())) == [
         "whole run: about 1 h 20 m, 121 Wh, 0.036 EUR for 1,000 steps, by old-1 (4.8 s per step); "
-        "evaluations and checkpoints are not in it"
+        "evaluations and checkpoints are not included"
     ]
 
 
@@ -46,7 +46,7 @@ def test_a_budget_that_will_not_suffice_is_said_beforehand() -> None:
 
 def test_what_is_missing_is_said_where_a_price_or_a_budget_asks_for_it() -> None:
     asked = config(budget=BudgetConfig(hours=1))
-    assert "no run of this kind" in next(expected_lines(asked, None))
+    assert "no similar run" in next(expected_lines(asked, None))
     assert list(expected_lines(config(), None)) == []
     by_epochs = config(None, budget=BudgetConfig(hours=1))
     assert "train.steps is not given; 4.8 s" in next(expected_lines(by_epochs, measured()))

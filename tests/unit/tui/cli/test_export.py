@@ -10,13 +10,13 @@ from fttui.tui.cli.main import main
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--merged", "--calibration", "8"], "--calibration goes with --gptq and --awq only"),
-        (["--metrics", "csv", "--device", "cpu"], "--device goes with --gptq and --awq only"),
-        (["--metrics", "csv", "--llama-cpp", "x"], "--llama-cpp goes with --gguf only"),
-        (["--metrics", "csv", "--ema"], "--ema goes with a checkpoint, not with --metrics"),
-        (["--metrics", "csv", "--average", "2"], "--average goes with a checkpoint"),
-        (["--metrics", "csv", "--push", "me/x"], "--push goes with a checkpoint"),
-        (["--merged", "--public"], "--public goes with --push only"),
+        (["--merged", "--calibration", "8"], "--calibration applies only to --gptq and --awq"),
+        (["--metrics", "csv", "--device", "cpu"], "--device applies only to --gptq and --awq"),
+        (["--metrics", "csv", "--llama-cpp", "x"], "--llama-cpp applies only to --gguf"),
+        (["--metrics", "csv", "--ema"], "--ema applies to checkpoints, not to --metrics"),
+        (["--metrics", "csv", "--average", "2"], "--average applies to checkpoints"),
+        (["--metrics", "csv", "--push", "me/x"], "--push applies to checkpoints"),
+        (["--merged", "--public"], "--public applies only to --push"),
     ],
 )
 def test_options_without_effect_are_refused(

@@ -41,7 +41,7 @@ def test_an_answer_without_a_host_is_not_taken_for_the_name_of_one(
     monkeypatch.setattr(remote_runs, "list_remote_runs", lambda hosts, remote_cmd: found)
     monkeypatch.setattr(attach, "at_terminal", lambda: True)
     monkeypatch.setattr("builtins.input", lambda question: "sft")
-    with pytest.raises(NoSuchRun, match="sft is no number in the list; type one, or HOST:RUN"):
+    with pytest.raises(NoSuchRun, match="sft is not a number in the list; type one, or HOST:RUN"):
         attach._open_on_hosts(["a", "b"], None, read_only=True)
 
 

@@ -1,4 +1,4 @@
-"""What reads the journal of a run for people leaves out frames that are no records, and says so."""
+"""Commands that print a journal leave out frames that are not records, and say so."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def test_a_frame_that_is_no_record_is_left_out_and_told_once(tmp_path: Path) -> 
     journal, log = JournalRecords(run.journal), HeadlessLog()
     *warnings, told = _new_lines(journal, log)
     assert warnings == ["warning: first", "warning: last"]
-    assert f"{len(ODD)} frames that are no records" in told
+    assert f"{len(ODD)} frames that are not records" in told
     assert not list(_new_lines(journal, log))
     writer.append(ODD[0], record(3, "more"))
     assert [line.split(";")[0] for line in _new_lines(journal, log)] == [
         "warning: more",
-        "the journal has 1 frame that is no record",
+        "the journal has 1 frame that is not a record",
     ]
     newest = _newest(run, LogEmitted)
     assert newest is not None

@@ -70,7 +70,9 @@ def test_the_place_follows_from_the_variables(name: str, variables: dict[str, st
 
 @pytest.mark.parametrize("name", ["torchrun", "accelerate", "mpi"])
 def test_variables_left_behind_are_not_believed(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"{name} did not start this process .*RANK=5.* behind"):
+    with pytest.raises(
+        ConfigError, match=f"{name} did not start this process .*RANK=5.* are left from it"
+    ):
         launcher_place(name, TORCH, lambda: [SHELL])
 
 

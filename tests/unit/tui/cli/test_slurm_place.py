@@ -60,7 +60,7 @@ def test_every_job_number_gives_a_port_that_a_user_may_open() -> None:
 @pytest.mark.parametrize("missing", [name for name in STEP if name != "SLURM_CLUSTER_NAME"])
 def test_without_a_step_there_is_no_place(missing: str) -> None:
     left = {name: value for name, value in STEP.items() if name != missing}
-    with pytest.raises(ConfigError, match=f"no task of a SLURM job .*{missing}"):
+    with pytest.raises(ConfigError, match=f"not a task of a SLURM job .*{missing}"):
         slurm_place(left, lambda: ["slurmstepd"], lambda _: "gpu03")
 
 

@@ -47,7 +47,7 @@ def test_a_name_that_is_not_known_yet_is_waited_for() -> None:
 
     nodes._wait_for_name("tune-0.tune", 29500, said.append, known, slept.append)
     assert len(slept) == 3
-    assert said == ["waiting for tune-0.tune, whose name is not known yet: no such name"]
+    assert said == ["waiting until the name tune-0.tune can be resolved: no such name"]
 
 
 def test_node_0_needs_a_free_port_of_its_own() -> None:

@@ -47,9 +47,9 @@ def test_so_far_and_to_the_end() -> None:
     assert then is not None
     assert then.seconds == pytest.approx(run.used.seconds + 100 * STEP_S)
     assert [(row.name, row.text) for row in usage_rows(run)] == [
-        ("time", "8 m 1 s   at the end about 16 m 1 s"),
-        ("energy", "13.4 Wh   at the end about 26.7 Wh"),
-        ("money", "0.40 EUR   at the end about 0.80 EUR"),
+        ("time", "8 m 1 s   about 16 m 1 s at the end"),
+        ("energy", "13.4 Wh   about 26.7 Wh at the end"),
+        ("money", "0.40 EUR   about 0.80 EUR at the end"),
     ]
 
 
@@ -94,5 +94,5 @@ def test_a_rollback_to_an_abandoned_checkpoint_has_the_usage_since_the_fork() ->
 def test_ctl_says_what_a_rollback_gives_up_before_it_sends_it() -> None:
     script = trained(60).checkpoint().train(40)
     (line,) = rollback_cost(script.records, Rollback(checkpoint="60"))
-    assert line == "the rollback gives up 40 steps, 3 m 12 s, 4.85 Wh"
+    assert line == "the rollback discards 40 steps, 3 m 12 s, 4.85 Wh"
     assert list(rollback_cost(script.records, Rollback(checkpoint="7"))) == []

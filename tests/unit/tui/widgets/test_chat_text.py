@@ -49,7 +49,7 @@ def test_the_answers_are_side_by_side_and_safe_to_show() -> None:
     assert names.split(" │ ")[1] == "adapter at step 40"
     (texts,) = [row for row in rows if row.startswith("by base")]
     assert "\\x1b[2J" in texts
-    assert "cut at the largest number" in " ".join(rows)
+    assert "cut at the token limit" in " ".join(rows)
     assert all(len(row) <= 100 for row in rows)
 
 

@@ -89,7 +89,7 @@ def test_numbers_that_stay_nan_are_not_recovered() -> None:
         ({"neg_cos": 0.99}, "mean cosine"),
         (
             {"contrastive": 2.08, "candidates": 8},
-            "contrastive loss 2.08 is ×1 the loss of guessing",
+            "contrastive loss 2.08 is ×1 the loss of random guessing",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def alert(kind: str = "spike", severity: str = "alarm", step: int = 123) -> Aler
         kind=kind,
         severity=severity,
         step=step,
-        headline="loss 6.52 is ×6.5 its level 1 (z 14)",
+        headline="loss 6.52 is ×6.5 its usual 1 (z 14)",
         value=6.52,
         baseline=1.0,
         z=14.2,
@@ -131,9 +131,9 @@ def test_the_first_command_changes_nothing_where_nothing_is_in_danger(kind: str)
 def test_how_far_out_a_value_is_stands_beside_the_quantity_that_it_is_about() -> None:
     page = to_markdown(build_report(alert("grad_explosion"), evidence()))
     assert "- **Loss:** 6.52, 1.02 in the step before\n" in page
-    assert "(normal range 0.4 – 1.2), ×6.52 of its level, 14.2 standard deviations" in page
+    assert "(normal range 0.4 – 1.2), ×6.52 of its usual value, 14.2 standard deviations" in page
     for kind in ("straggler", "collapse", "throughput_drop"):
-        assert "of its level" not in to_markdown(build_report(alert(kind), evidence()))
+        assert "of its usual value" not in to_markdown(build_report(alert(kind), evidence()))
 
 
 def test_a_clip_is_half_of_what_exploded_where_earlier_ones_widened_what_is_normal() -> None:
@@ -155,9 +155,9 @@ def test_markdown_has_what_a_person_needs() -> None:
         "# Loss spike at step 123: `recover spike-123`, unless the loss returns to its usual level",
         "- **Time:** 2023-11-14 22:13:20 UTC",
         "- **Step:** 123 (epoch 1.31)",
-        "- **Alert:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)",
-        "- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its level, 14.2 standard deviations "
-        "of the noise",
+        "- **Alert:** spike (alarm): loss 6.52 is ×6.5 its usual 1 (z 14)",
+        "- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its usual value, 14.2 standard "
+        "deviations of the noise",
         "- **Gradient norm:** 8 (normal range 0.4 – 1.2)",
         "- **Learning rate:** 0.0001; changed: lr scale 0.5 at 90",
         "- **Clipping:** 1, 3% of recent steps clipped",
@@ -168,7 +168,7 @@ def test_markdown_has_what_a_person_needs() -> None:
         "- rollback step-000100 lr=0.5 at 118",
     ):
         assert line in text.splitlines()
-    assert "1. `recover spike-123`: Goes back 3 steps to step-000120, skips the data of 23" in text
+    assert "1. `recover spike-123`: Rolls back 3 steps to step-000120, skips the data of 23" in text
     assert f"2. `{BY_HAND}`: Does the same at once" in text
 
 
@@ -231,7 +231,7 @@ def test_causes_with_evidence_come_first_and_say_what_it_is() -> None:
     raised = evidence(lr_changes=[LrChange(step=115, text="lr scale 3")], lr_scale=3.0)
     causes = build_report(alert(), raised).causes
     assert causes[0].startswith("a learning rate too high")
-    assert "changed lately: lr scale 3" in causes[0]
+    assert "changed recently: lr scale 3" in causes[0]
     long = [
         TrainingSample(rank=0, batch="current", id="x", tokens=400),
         TrainingSample(rank=1, batch="current", id="x", tokens=90),
@@ -269,8 +269,8 @@ def test_the_present_level_is_shown_where_it_is_not_the_loss(
 ) -> None:
     report = build_report(alert("divergence"), evidence(current_loss=current))
     text = to_markdown(msgspec.structs.replace(report, level_now=level))
-    assert ("level now" in text) == (shown is not None)
-    assert shown is None or f", level now {shown}," in text
+    assert ("now around" in text) == (shown is not None)
+    assert shown is None or f", now around {shown}," in text
 
 
 def test_the_whole_page() -> None:
@@ -294,8 +294,8 @@ unchanged (loss nan). The autopilot's decision: propose. A rollback was made: st
 
 ## Evidence
 
-- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its level, 14.2 standard deviations of the \
-noise
+- **Loss:** 6.52, 1.02 in the step before, ×6.52 of its usual value, 14.2 standard deviations \
+of the noise
 - **Gradient norm:** 8 (normal range 0.4 – 1.2)
 - **Learning rate:** 0.0001 (schedule × 0.5); changed: lr scale 0.5 at 90
 - **Clipping:** 1, 60% of recent steps clipped
@@ -312,18 +312,18 @@ noise
 
 ## Recommended commands
 
-1. `recover spike-123`: Goes back 3 steps to step-000120, skips the data of 23 steps, and sets \
+1. `recover spike-123`: Rolls back 3 steps to step-000120, skips the data of 23 steps, and sets \
 the learning rate to 0.5 × its schedule and the gradient clip to 0.6. The next steps are a \
 probation. Send it if the loss does not return to its usual level.
 2. `rollback step-000120 lr=0.5 clip=0.6 skip=23`: Does the same at once, without the probation.
-3. `pause`: Holds training while you look. Most single spikes recover in some steps.
+3. `pause`: Pauses training while you look. Most single spikes recover within some steps.
 
 Look at the samples of this and the previous batch before you change anything.
 
 ## Likely causes
 
 1. a learning rate too high for this state, if the loss does not return to its usual level \
-(changed lately: lr scale 0.5; 60% of recent steps were clipped)
+(changed recently: lr scale 0.5; 60% of recent steps were clipped)
 2. an outlier batch: garbled, duplicated or very long samples (the gradient norm of this step is \
 ×6.67 the upper end of its usual range)
 
@@ -338,7 +338,7 @@ Look at the samples of this and the previous batch before you change anything.
 
 ## Run
 
-- **Alert:** spike (alarm): loss 6.52 is ×6.5 its level 1 (z 14)
+- **Alert:** spike (alarm): loss 6.52 is ×6.5 its usual 1 (z 14)
 - **Step:** 123 (epoch 1.31)
 - **Run:** demo (timeline 2)
 - **Time:** 2023-11-14 22:13:20 UTC
@@ -363,7 +363,7 @@ Memory.
 ## Recommended commands
 
 1. `checkpoint pin leak`: Saves the run before memory runs out.
-2. `stop`: Saves and ends the run. `fttui run --resume` goes on in a fresh process.
+2. `stop`: Saves and ends the run. `fttui run --resume` continues in a new process.
 
 A restart from a checkpoint frees the memory.
 

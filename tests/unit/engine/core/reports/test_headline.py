@@ -70,19 +70,19 @@ def test_an_alert_that_one_record_explains_asks_for_nothing() -> None:
     assert found.actions == []
     assert title(found) == "Loss spike at step 123: nothing to do, one odd record explains it"
     page = to_markdown(found)
-    assert "Without `a.jsonl:3` the other rows" in page
+    assert "The losses of all rows but `a.jsonl:3`" in page
     assert "No command is needed" in page
     assert "rollback" not in page.split("## Tried before")[0]
     assert found.causes[0].startswith("an outlier batch")
-    assert "without one record the rows are as usual" in found.causes[0]
+    assert "all rows but one record have their usual loss" in found.causes[0]
 
 
 @pytest.mark.parametrize(
     ("origin", "words", "cause"),
     [
-        (BATCH, "spreads over the 8 rows", "an outlier batch"),
+        (BATCH, "All 8 rows", "an outlier batch"),
         (WEIGHTS, "a loss of 6.1 now and had 4.2 when", "a learning rate too high"),
-        (ROWS, "spreads over the 8 rows", ""),
+        (ROWS, "All 8 rows", ""),
         (UNCLEAR, "have their usual losses", ""),
     ],
 )
@@ -99,7 +99,7 @@ def test_weights_without_a_known_loss_before_are_told_without_it() -> None:
     found = report()
     odd = msgspec.structs.replace(found.evidence, rows=rows(WEIGHTS, previous_loss=None))
     text = " ".join(what_happened(msgspec.structs.replace(found, evidence=odd)))
-    assert "The weights are damaged: the rows of the step before are worse than" in text
+    assert "The weights are damaged: the losses of the previous step's rows are higher than" in text
 
 
 def test_rank_and_source_of_odd_rows_and_a_blocked_explanation_are_told() -> None:
@@ -109,7 +109,7 @@ def test_rank_and_source_of_odd_rows_and_a_blocked_explanation_are_told() -> Non
     text = " ".join(what_happened(msgspec.structs.replace(found, evidence=odd)))
     assert "All odd rows are on rank 3." in text
     assert "All odd rows are from b.jsonl." in text
-    assert "not taken for the cause, because the learning rate was raised." in text
+    assert "probably not the cause, because the learning rate was raised." in text
 
 
 def test_a_divergence_is_told_by_its_levels() -> None:
@@ -119,7 +119,7 @@ def test_a_divergence_is_told_by_its_levels() -> None:
 
 def test_a_level_of_zero_and_values_that_are_not_finite_are_told() -> None:
     flat = msgspec.structs.replace(report(), level_before=0.0)
-    assert what_happened(flat)[0] == "Loss 6.52 is ×6.5 its level 1 (z 14)."
+    assert what_happened(flat)[0] == "Loss 6.52 is ×6.5 its usual 1 (z 14)."
     broken = report("nonfinite", value=math.nan, level_before=None, issue="loss nan")
     assert what_happened(broken)[0] == "Loss nan."
 
@@ -146,4 +146,4 @@ def test_samples_are_told_with_their_losses_and_odd_ones_are_marked() -> None:
 
 def test_losses_that_are_not_known_are_no_silence() -> None:
     page = to_markdown(build_report(alert(), evidence(rows_missing="out of memory")))
-    assert "The losses of single rows are not known: out of memory." in page
+    assert "The losses of individual rows are not known: out of memory." in page

@@ -382,7 +382,7 @@ def test_a_row_without_a_mapped_column_is_left_out():
 
 def test_a_configured_format_without_a_row_names_what_is_missing():
     with pytest.raises(
-        DataError, match=r"no row makes a record:\n.*first: d\.jsonl:1, no column text"
+        DataError, match=r"no row could be read as a record:\n.*first: d\.jsonl:1, no column text"
     ):
         read("sft", {"words": "t"}, format="text")
 

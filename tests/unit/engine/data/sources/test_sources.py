@@ -64,7 +64,7 @@ def test_rows_behind_the_limit_are_not_read(file):
         ("d.json", "[1]", "d.json:1: got int"),
         ("d.json", "[" * 100_000, "nested too deeply"),
         ("d.parquet", "not parquet", "not readable as Parquet"),
-        ("d.csv", "1,2\n3,4\n", "the first row is no header"),
+        ("d.csv", "1,2\n3,4\n", "the first row is not a header"),
         ("d.csv", "a,b", "no records"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_truncated_record_has_a_note_and_no_end() -> None:
 def test_a_dropped_record_has_a_note_and_no_text() -> None:
     found = sampled(CompletionRecord("c", "prompt", ""))
     assert found.texts == []
-    assert found.notes == ["dropped: no token to learn is left (the record has no text to learn)"]
+    assert found.notes == ["dropped: no target token is left (the record has no text to learn)"]
 
 
 def test_long_texts_are_shortened() -> None:

@@ -56,12 +56,12 @@ def test_what_happened_is_sent_once_and_no_address_is_kept(tmp_path: Path) -> No
 def test_a_test_message_says_which_address_took_it(tmp_path: Path) -> None:
     with receiver() as taken:
         done = process("--test", **{VARIABLE: taken.url})
-        assert done.stdout == "alerts: address 1 (json) took the test message\n"
+        assert done.stdout == "alerts: address 1 (json) accepted the test message\n"
         assert done.returncode == 0
         assert texts(taken) == ["This is a test message of fttui doctor --notify."]
         taken.status = 500
         done = process("--test", **{VARIABLE: taken.url})
-    assert done.stdout == "alerts: address 1 (json) did not take it\n"
+    assert done.stdout == "alerts: address 1 (json) did not accept it\n"
     assert done.returncode == 1
 
 
@@ -76,7 +76,7 @@ def test_addresses_that_cannot_be_used_are_named_by_position(addresses: str, sai
 
 def test_a_service_that_fails_is_said_without_its_address() -> None:
     sender = Sender(["json://ann:hunter2@127.0.0.1:9/hook"])
-    assert sender.send("t", "b") == ["address 1 (json) did not take it"]
+    assert sender.send("t", "b") == ["address 1 (json) did not accept it"]
 
 
 def test_the_file_of_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,9 +86,9 @@ POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 5\n"
     ("harm", "said"),
     [
         (lambda model: cut(model / WEIGHTS, 20_000), r"has 20,000 of [\d,]+ bytes"),
-        (lambda model: cut(model / WEIGHTS, 40), "no safetensors file, or is damaged"),
-        (lambda model: cut(model / WEIGHTS, 0), "no safetensors file, or is damaged"),
-        (nested_deeply, "no safetensors file, or is damaged"),
+        (lambda model: cut(model / WEIGHTS, 40), "not a safetensors file, or is damaged"),
+        (lambda model: cut(model / WEIGHTS, 0), "not a safetensors file, or is damaged"),
+        (nested_deeply, "not a safetensors file, or is damaged"),
         (lambda model: (model / WEIGHTS).write_text(POINTER), "Git LFS pointer"),
         (lambda model: (model / WEIGHTS).unlink(), "but no weights"),
         (only_an_adapter, "holds an adapter, but not the weights"),

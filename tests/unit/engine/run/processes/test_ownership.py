@@ -145,11 +145,11 @@ def test_a_folder_that_others_may_enter_is_refused(hub: Endpoint, mode: int) -> 
 def test_a_link_or_a_file_in_place_of_a_socket_is_refused(hub: Endpoint, parent: Path) -> None:
     link = parent / "link"
     link.symlink_to(hub.folder)
-    with pytest.raises(NotOwner, match="is no folder"):
+    with pytest.raises(NotOwner, match="is not a folder"):
         require_own_hub(Endpoint(pid=hub.pid, started=hub.started, folder=str(link)))
     (Path(hub.folder) / "req").unlink()
     (Path(hub.folder) / "req").write_text("")
-    with pytest.raises(NotOwner, match="is no socket"):
+    with pytest.raises(NotOwner, match="is not a socket"):
         require_own_hub(hub)
 
 

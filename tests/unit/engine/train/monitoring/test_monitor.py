@@ -73,7 +73,7 @@ OLD: dict[str, Any] = {
             "kind": "spike",
             "severity": "alarm",
             "step": 45,
-            "headline": "loss 6 is ×6 its level 1 (z 14)",
+            "headline": "loss 6 is ×6 its usual 1 (z 14)",
             "value": 6.0,
             "baseline": 1.0,
             "z": 14.0,
@@ -215,7 +215,7 @@ def test_a_halt_calls_for_a_recovery_and_a_skip_does_not(scene: Scene) -> None:
     assert scene.step(loss=math.nan, nonfinite="halt") is UpdateVerdict.HALT
     assert scene.monitor.wanted("act") == (
         Recover(),
-        "loss is nan at step 52; halting, as the nonfinite policy says",
+        "loss is nan at step 52; halting, as guard.nonfinite says",
     )
 
 

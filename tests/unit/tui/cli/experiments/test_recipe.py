@@ -111,7 +111,7 @@ def test_what_a_recipe_cannot_repeat_is_told(
     assert code == 0
     assert "the configuration was changed when the run was resumed (config.1.yaml before)" in err
     assert "steps, first 4, had a learning rate factor or clip" in err
-    assert "train.early_stop counts every evaluation" in err
+    assert "train.early_stop also counts evaluations" in err
 
 
 def test_damage_and_commands_without_settings_are_told(

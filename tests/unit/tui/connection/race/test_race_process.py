@@ -41,7 +41,7 @@ def test_one_process_conducts_a_race_and_it_can_be_interrupted(tmp_path: Path) -
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
     assert conducted_by(run) == holder.pid
-    with pytest.raises(FttuiError, match="another process conducts a race"), race_lock(run):
+    with pytest.raises(FttuiError, match="another process is running a race"), race_lock(run):
         pass
     assert interrupt_race(run)
     assert holder.wait(20) == 7
