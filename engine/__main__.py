@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from shlex import quote
@@ -45,6 +45,7 @@ from .train.control.unanswered import UnansweredCommands
 from .train.distributed.elastic import LaunchAttempt
 from .train.distributed.nodes import NodePlace
 from .train.event_log import EventLog
+from .train.imports import import_training
 from .train.journal_writer import JournalWriter
 from .train.node_start import agreed_start, facts_of
 from .train.session_start import EngineArguments, SessionStart, read_arguments
@@ -68,13 +69,14 @@ os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 """Set before torch uses a GPU; it avoids fragmentation when the sizes of tensors change."""
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, logged: Sequence[logging.LogRecord] = ()) -> int:
     """Train the run that the command line names, and return the exit code.
 
     Stop signals are handled from here on. Rank 0 also writes the journal and starts the hub.
 
     Args:
         arguments: the arguments of the command line; None takes those of this process.
+        logged: records from before this call, which are written to the log of the run.
     """
     folder, asked = read_arguments(arguments, __doc__)
     signals = StopSignals()
@@ -95,7 +97,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         print(f"fttui engine: the run folder {run.path} cannot be used: {error}", file=sys.stderr)  # noqa: T201 -- there is no journal to write it to
         return TrainingFailed.exit_code
-    return _session(run, journal_writer, signals, asked)
+    return _session(run, journal_writer, signals, asked, logged)
 
 
 def _session(
@@ -103,6 +105,7 @@ def _session(
     journal_writer: JournalWriter | None,
     signals: StopSignals,
     asked: EngineArguments,
+    logged: Sequence[logging.LogRecord],
 ) -> int:
     attempt = LaunchAttempt.of(os.environ)
     history = _history(run, journal_writer, attempt)
@@ -121,6 +124,8 @@ def _session(
         sweep_temporary(run)
     event_log = EventLog(journal_writer, timeline=history.timeline)
     logging.getLogger().addHandler(CallbackHandler(event_log.log, logging.WARNING))
+    for record in logged:
+        logging.getLogger().handle(record)
     signals.before_forced(lambda: _close_forced(event_log, journal_writer))
     start = SessionStart(
         run,
@@ -295,14 +300,9 @@ def _train(
 ) -> RunEnded:
     run = start.run
     started = _announce(start, event_log)
-    # What is imported is never garbage: to search it meanwhile would cost a second of every start,
-    # and to search it again and again some milliseconds of a step.
-    gc.disable()
+    import_training(started.task)
     from .train.distributed.place import leave_place, take_place
-    from .train.patches import compile_deferred
-
-    with compile_deferred():
-        from .train.session import train
+    from .train.session import train
 
     gc.freeze()
     gc.enable()

@@ -44,7 +44,13 @@ from .host_embedding import QuantizedHead, ends_on_host, make_lean
 from .new_tokens import NewRows, adapt_to_losses, add_rows, ids_without_row
 from .precision import adapter_dtype, compute_dtype, dtype_name
 from .progress import Progress, weights_progress
-from .quantization import dequantize_layers, form_of, loading_dtype, quantization_of
+from .quantization import (
+    dequantize_layers,
+    form_of,
+    loading_dtype,
+    quantization_of,
+    quick_buckets,
+)
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 
@@ -293,7 +299,7 @@ def _load_base(
         # their embedding and head afterwards.
         quantization.llm_int8_enable_fp32_cpu_offload = True
         places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
-    with weights_progress("Loading weights", progress):
+    with weights_progress("Loading weights", progress), quick_buckets():
         base, loaded = auto_class(settings).from_pretrained(
             source,
             dtype=loading_dtype(quantization, dtype),

@@ -165,7 +165,7 @@ def _started(
     """
     from fttui.engine.run.identity.trusted_code import record_consent
 
-    from ..connection.engine_process import new_run, start_engine
+    from ..connection.engine_process import EngineAhead, new_run, start_engine
 
     if options.config is None:
         raise ConfigError(
@@ -178,25 +178,28 @@ def _started(
     root = runs_root(options.runs_dir)
     require_runs_folder(root, writing=True)
     overrides = _overrides(options, cluster)
-    loaded = preflight(
-        options.config,
-        overrides,
-        force=options.force,
-        say=say,
-        runs_dir=options.runs_dir,
-        plain=options.headless,
-    )
-    train = loaded.config.train
-    require_launch(train.nodes, cluster.launch)
-    record_consent(loaded.config)
-    run = new_run(folder or root, options.config, loaded, overrides, cluster.job)
-    return start_engine(
-        run,
-        train.devices,
-        restarts=train.restarts,
-        options=cluster.engine_options,
-        launch=cluster.launch,
-    )
+    with EngineAhead() as ahead:
+        loaded = preflight(
+            options.config,
+            overrides,
+            force=options.force,
+            say=say,
+            runs_dir=options.runs_dir,
+            plain=options.headless,
+            before_data=lambda config: ahead.begin(config, cluster.launch),
+        )
+        train = loaded.config.train
+        require_launch(train.nodes, cluster.launch)
+        record_consent(loaded.config)
+        run = new_run(folder or root, options.config, loaded, overrides, cluster.job)
+        return start_engine(
+            run,
+            train.devices,
+            restarts=train.restarts,
+            options=cluster.engine_options,
+            launch=cluster.launch,
+            ahead=ahead,
+        )
 
 
 def resumed(
@@ -329,6 +332,7 @@ def preflight(
     say: Callable[[str], None],
     runs_dir: str | None = None,
     plain: bool = False,
+    before_data: Callable[[RunConfig], None] = lambda config: None,
 ) -> LoadedConfig:
     """Check all that can be checked before an engine starts; return the loaded configuration.
 
@@ -339,6 +343,7 @@ def preflight(
         say: Prints the estimate, the decisions and the results about the data.
         runs_dir: Folder with the runs that `adapter.start` may name; None for the default one.
         plain: Whether progress rewrites no line of the terminal.
+        before_data: Called once the configuration is accepted, before the data are read.
 
     Raises:
         FttuiError: The configuration is not valid, the run does not fit in memory, or its data
@@ -348,6 +353,7 @@ def preflight(
 
     loaded = with_start_adapter(load_checked(path, overrides), runs_dir, str(path), say)
     found = fitted(loaded, force=force, say=say)
+    before_data(found.config)
     lengths = look_into_data(found.resolved, say=say, plain=plain)
     if loaded.config.train.batch != "auto":
         return found

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +28,7 @@ from fttui.engine.run.run_index import summarize
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
+    from fttui.engine.config.schema import RunConfig
 
     from .nodes import NodeLaunch
 
@@ -195,6 +199,65 @@ class StartedEngine:
         return f"{what}; the end of {self.run.engine_log}:\n{tail}"
 
 
+class EngineAhead:
+    """An engine that imports its libraries while the run is still checked; a context.
+
+    It becomes the engine of the run if `start_engine` gets it. At the end of the context it is
+    ended if it has not.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._there: socket.socket | None = None
+
+    def __enter__(self) -> EngineAhead:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._there is not None:
+            self._there.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def begin(self, config: RunConfig, launch: NodeLaunch | None = None) -> None:
+        """Start the process, if a run of this configuration is a single one.
+
+        Raises:
+            OSError: no process can be started.
+        """
+        if not _single(config.train.devices, config.train.restarts, launch):
+            return
+        self._there, here = socket.socketpair()
+        with here, tempfile.TemporaryFile() as printed:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "fttui.engine.standby", config.task],
+                stdin=here.fileno(),
+                stdout=printed,
+                stderr=printed,
+                start_new_session=True,
+                close_fds=True,
+                env=_environment(launch),
+            )
+
+    def take(self, arguments: Sequence[str], log: int) -> subprocess.Popen[bytes] | None:
+        """Let the process be the engine with these arguments; None if there is none any more.
+
+        Args:
+            arguments: the arguments of `python -m fttui.engine`.
+            log: descriptor of the log file, to which it prints from now on.
+        """
+        process, there = self._process, self._there
+        if process is None or there is None or process.poll() is not None:
+            return None
+        try:
+            socket.send_fds(there, [json.dumps(list(arguments)).encode()], [log])
+        except OSError:
+            return None
+        self._process = None
+        return process
+
+
 def start_engine(
     run: RunDirectory,
     devices: int,
@@ -203,6 +266,7 @@ def start_engine(
     restarts: int = 0,
     options: Sequence[str] = (),
     launch: NodeLaunch | None = None,
+    ahead: EngineAhead | None = None,
 ) -> StartedEngine:
     """Start the engine in its own process session, so that closing the terminal cannot end it.
 
@@ -216,13 +280,14 @@ def start_engine(
         restarts: how often torchrun restarts all ranks after one has failed.
         options: further arguments of the module.
         launch: the place of this node among several; None if the run has only this one.
+        ahead: a process that has begun to import, and becomes the engine if it can.
 
     Raises:
         OSError: the log cannot be opened, or no process can be started.
     """
-    command = [*_launcher(devices, restarts, launch), "-m", program, str(run.path), *options]
+    arguments = [str(run.path), *options]
     if checkpoint is not None:
-        command += ["--from", checkpoint]
+        arguments += ["--from", checkpoint]
     before = read_engine(run)
     journal = FrameReader(run.journal)
     while journal.read():
@@ -231,20 +296,26 @@ def start_engine(
         folder.make_folder("logs")
         opened = folder.open_file("logs/engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with os.fdopen(opened, "ab") as log:
-        process = subprocess.Popen(
-            command,
+        process = ahead.take(arguments, log.fileno()) if ahead else None
+        process = process or subprocess.Popen(
+            [*_launcher(devices, restarts, launch), "-m", program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             close_fds=True,
-            env={
-                "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S,
-                **(launch.environment if launch else {}),
-                **_own_environment(),
-            },
+            env=_environment(launch),
         )
     return StartedEngine(run, process, before, journal.offset)
+
+
+def _environment(launch: NodeLaunch | None) -> dict[str, str]:
+    """Return the environment of an engine."""
+    return {
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": _SAVING_S,
+        **(launch.environment if launch else {}),
+        **_own_environment(),
+    }
 
 
 def _own_environment() -> dict[str, str]:
@@ -281,8 +352,13 @@ def start_lock(run: RunDirectory) -> Iterator[None]:
         yield
 
 
+def _single(devices: int, restarts: int, launch: NodeLaunch | None) -> bool:
+    """Return whether a run is one process, which no launcher starts."""
+    return devices == 1 and not restarts and launch is None
+
+
 def _launcher(devices: int, restarts: int, launch: NodeLaunch | None) -> list[str]:
-    if devices == 1 and not restarts and launch is None:
+    if _single(devices, restarts, launch):
         return [sys.executable]
     where = launch.arguments if launch else ["--standalone"]
     torchrun = ["-m", "torch.distributed.run", *where, "--nproc-per-node", str(devices)]

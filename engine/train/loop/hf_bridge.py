@@ -58,6 +58,8 @@ class SteppedTrainer(OwnOptimizer):
     """Mixin in front of `transformers.Trainer` that calls the step hooks; start it with `run`."""
 
     step_loop: StepLoop
+    generates = True
+    """Whether the model generates text."""
     forward: Forward
     """The strategy by which micro-batches pass through the model."""
     sharded: ShardedModel | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from peft import PeftModel
 from transformers import PrinterCallback, TrainingArguments
@@ -15,18 +16,28 @@ from ...errors import ConfigError
 from ..checkpoint.training_state import trained_weights
 from ..patches import on_one_device
 from ..position import Position
-from .pairs import PairTrainer
-from .preference import PreferenceTrainer
-from .reward import RewardTrainer
-from .text import TextTrainer, text_trainer
 
-AnyTrainer = TextTrainer | PairTrainer | PreferenceTrainer | RewardTrainer
-OWN_LOSSES: Mapping[str, Callable[..., AnyTrainer]] = {
-    **dict.fromkeys(PREFERENCE_TASKS, PreferenceTrainer),
-    "contrastive": PairTrainer,
-    "reward": RewardTrainer,
+if TYPE_CHECKING:
+    from .pairs import PairTrainer
+    from .preference import PreferenceTrainer
+    from .reward import RewardTrainer
+    from .text import TextTrainer
+
+AnyTrainer: TypeAlias = "TextTrainer | PairTrainer | PreferenceTrainer | RewardTrainer"
+_OWN_LOSSES = {
+    **dict.fromkeys(PREFERENCE_TASKS, ("preference", "PreferenceTrainer")),
+    "contrastive": ("pairs", "PairTrainer"),
+    "reward": ("reward", "RewardTrainer"),
 }
-"""The trainers of the tasks whose loss is not TRL's next-token loss."""
+"""Module and name of the trainers of the tasks whose loss is not TRL's next-token loss."""
+_NEXT_TOKEN = ("text", "text_trainer")
+
+
+def builder_of(task: str) -> Callable[..., AnyTrainer]:
+    """Import what builds the trainer of a task; the others and their libraries are not loaded."""
+    module, name = _OWN_LOSSES.get(task, _NEXT_TOKEN)
+    found: Callable[..., AnyTrainer] = getattr(import_module(f"{__package__}.{module}"), name)
+    return found
 
 
 def build_trainer(
@@ -64,11 +75,12 @@ def build_trainer(
         "model": model,
         "weighted": weighted,
     }
-    if kind := OWN_LOSSES.get(config.task):
+    builder = builder_of(config.task)
+    if config.task in _OWN_LOSSES:
         args = on_one_device(TrainingArguments(**arguments))
-        trainer = kind(config, args=args, **common)
+        trainer = builder(config, args=args, **common)
     else:
-        trainer = text_trainer(config, tokenizer, arguments, common)
+        trainer = builder(config, tokenizer, arguments, common)
     require_ranks(trainer.accelerator.num_processes, config.train.ranks)
     trainer.choose_forward(config, int(tokenizer.pad_token_id), log)
     if config.train.shards:

@@ -16,7 +16,6 @@ from ..objectives.forgetting import ForgettingMeter
 from ..position import Position
 from .build import AnyTrainer
 from .device_offload import DeviceOffload
-from .reward import RewardTrainer
 
 
 class EngineTrainer:
@@ -58,7 +57,7 @@ class EngineTrainer:
     def refuses(self) -> Mapping[type[Command], str]:
         """The commands that this trainer cannot carry out, with the reasons."""
         refused: dict[type[Command], str] = {}
-        if isinstance(self._trainer, RewardTrainer):
+        if not self._trainer.generates:
             nothing = "a reward model scores texts and generates none"
             refused |= {GenerateSample: nothing, Chat: nothing}
         if self._trainer.sharded is not None:

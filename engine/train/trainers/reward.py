@@ -24,6 +24,7 @@ class RewardTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transform
     """
 
     loss_is_scaled_for_ga = True
+    generates = False
 
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._scale = 1.0

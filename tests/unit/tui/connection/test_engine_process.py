@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,6 +14,7 @@ from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manife
 from fttui.engine.run.files import hash_file
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.engine_process import (
+    EngineAhead,
     EngineDied,
     checkpoint_to_resume,
     new_run,
@@ -182,3 +185,71 @@ def test_the_run_of_a_script_is_not_resumed_by_an_engine(tmp_path: Path) -> None
     run.write(run.identity_file, msgspec.json.encode(identity))
     with pytest.raises(FttuiError, match=r"start it again: python train\.py --lr 1e-4"):
         checkpoint_to_resume(run, None)
+
+
+PROGRAM = """
+import json, os, socket, sys
+print("before", flush=True)
+asked = socket.socket(fileno=os.dup(0))
+message, files, _, _ = socket.recv_fds(asked, 65536, 1)
+if message:
+    os.write(files[0], " ".join(["task", sys.argv[-1], *json.loads(message)]).encode())
+"""
+
+
+def ahead_of(monkeypatch: pytest.MonkeyPatch, program: str) -> EngineAhead:
+    """Return an engine ahead that runs `program` with the task as its argument."""
+    popen = subprocess.Popen
+
+    def started(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+        if "fttui.engine.standby" in command:
+            command = [sys.executable, "-c", program, command[-1]]
+        return popen(command, **options)
+
+    monkeypatch.setattr("fttui.tui.connection.engine_process.subprocess.Popen", started)
+    return EngineAhead()
+
+
+def test_a_process_that_imports_ahead_becomes_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path)
+    with ahead_of(monkeypatch, PROGRAM) as ahead:
+        ahead.begin(loaded(tmp_path)[1].config)
+        engine = start_engine(run, 1, "step-3", options=["--paused"], ahead=ahead)
+    assert engine.process.wait(30) == 0
+    wanted = f"task sft {run.path} --paused --from step-3"
+    assert run.engine_log.read_text() == wanted
+
+
+def test_a_process_that_imports_ahead_ends_with_a_refused_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ahead_of(monkeypatch, "import time; time.sleep(60)") as ahead:
+        ahead.begin(loaded(tmp_path)[1].config)
+        process = ahead._process
+        assert process is not None
+        assert process.poll() is None
+    assert process.returncode == -9
+
+
+def test_if_the_process_that_imports_ahead_is_gone_another_one_is_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make_run(tmp_path)
+    with ahead_of(monkeypatch, "raise SystemExit(1)") as ahead:
+        ahead.begin(loaded(tmp_path)[1].config)
+        assert ahead._process is not None
+        ahead._process.wait(30)
+        engine = start_engine(run, 1, program="fttui.no_such_program", ahead=ahead)
+    engine.process.wait(30)
+    assert "no_such_program" in run.engine_log.read_text()
+
+
+def test_runs_of_several_processes_import_nothing_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ahead_of(monkeypatch, "raise SystemExit(1)") as ahead:
+        for override in ("train.devices=2", "train.restarts=1"):
+            ahead.begin(loaded(tmp_path, override)[1].config)
+            assert ahead._process is None

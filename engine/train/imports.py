@@ -1,0 +1,76 @@
+"""The imports of the training stack: only what a task uses, in parts between which one may stop.
+
+They are most of the start of a run. So `fttui run` lets them begin while it still checks the data
+(`engine/standby.py`).
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+_AFTER_TORCH = ("bitsandbytes", "transformers.modeling_utils", "peft", "transformers.trainer")
+"""Parts of what the session imports, each of at most about a second."""
+
+
+def import_training(task: str, proceed: Callable[[], bool] = lambda: True) -> None:
+    """Import what training a task needs, as long as `proceed`, asked before each part, is true.
+
+    What is imported is never garbage: to search it meanwhile would cost a second of every start,
+    and to search it again and again some milliseconds of a step.
+    """
+    gc.disable()
+    import_module("fttui.engine.train.distributed.place")
+    from .patches import compile_deferred
+
+    with compile_deferred(), imported_on_use("datasets"):
+        for part in (*_AFTER_TORCH, "fttui.engine.train.session"):
+            if not proceed():
+                return
+            import_module(part)
+        from .trainers.build import builder_of
+
+        builder_of(task)
+
+
+@contextmanager
+def imported_on_use(name: str) -> Iterator[None]:
+    """Within the block, let `import NAME` make a module that is imported when it is first used.
+
+    transformers imports datasets, and thus pandas, to ask whether something is an instance of its
+    classes. Most runs never ask. After the block the name is imported as ever, and the modules
+    that have the deferred one find the attributes of the imported one in it.
+    """
+    spec = None if name in sys.modules else find_spec(name)
+    deferred = None if spec is None else _ImportedOnUse(name, spec)
+    if deferred is not None:
+        sys.modules[name] = deferred
+    try:
+        yield
+    finally:
+        if deferred is not None and sys.modules.get(name) is deferred:
+            del sys.modules[name]
+
+
+class _ImportedOnUse(ModuleType):
+    """Has the attributes of the module of its name, which is imported when one is read.
+
+    Its specification and its file are known before.
+    """
+
+    def __init__(self, name: str, spec: ModuleSpec) -> None:
+        super().__init__(name)
+        self.__spec__ = spec
+        self.__file__ = spec.origin
+
+    def __getattr__(self, attribute: str) -> Any:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), attribute)
