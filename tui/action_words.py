@@ -52,6 +52,7 @@ SYNONYMS = {
     "data.skip": "jump over bad batch records",
     "data.quarantine": "exclude remove drop block samples ids lift",
     "data.mix": "weights shares mixture sources curriculum proportion ratio",
+    "recipe.change": "weight decay regularization dropout schedule cosine linear constant cooldown",
     "note.add": "comment annotate remark mark",
     "policy.change": "autopilot nan non-finite automatic guard",
     "proposal.confirm": "agent proposal accept approve yes allow",

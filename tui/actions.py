@@ -102,7 +102,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "run.race", "E", "race",
-        "race learning rates and clips from here, or from the chosen checkpoint; or show the race",
+        "race settings from here, or from the chosen checkpoint; or show the race",
         RUN, ("rollback",), "confirm",
     ),
     Action(
@@ -163,8 +163,12 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "change.undo", "u", "undo",
-        "undo the last change of learning rate, clip, policy, quarantine or mix",
-        CHANGE, ("lr scale", "clip", "policy", "quarantine", "mix"),
+        "undo the last change of a setting",
+        CHANGE,
+        (
+            "lr scale", "clip", "policy", "quarantine", "mix",
+            "weight_decay", "dropout", "schedule",
+        ),
     ),
     Action(
         "data.skip", "k", "skip", "skip the data of the next N steps",
@@ -178,6 +182,11 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "data.mix", "w", "mix", "change the weights by which the data sources are mixed",
         CHANGE, ("mix",), "inline",
+    ),
+    Action(
+        "recipe.change", "o", "recipe",
+        "change weight decay, dropout or LR schedule",
+        CHANGE, ("weight_decay", "dropout", "schedule"), "inline",
     ),
     Action(
         "note.add", "n", "note", "add a note at this step, on the curves and in the journal",
@@ -438,7 +447,7 @@ def _why_unreachable(state: AppState) -> str | None:
 def _why_pointless(action: Action, state: AppState) -> str | None:
     match action.id:
         case "change.undo" if state.run.interventions.last_undoable() is None:
-            return "no change of learning rate, clip, policy, quarantine or mix to undo"
+            return "no change of a setting to undo"
         case "run.rollback" if not state.run.checkpoints:
             return keyed("no checkpoint yet; {checkpoint.save} writes one", state)
         case "proposal.confirm" | "proposal.decline" if not state.run.proposals:

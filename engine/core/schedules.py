@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from ..config.schema import TrainConfig
+from ..protocol.settings import RestOfSchedule
 
 ONE_CYCLE_START = 1 / 25
 """Share of the learning rate at which one_cycle begins.
@@ -73,6 +74,22 @@ def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
     if step < warmup:
         return _between(ONE_CYCLE_START, 1.0, step / warmup)
     return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))
+
+
+def rest_of_schedule(rest: RestOfSchedule, step: int, steps: int, floor: float) -> float:
+    """Return the learning rate after `step` finished steps by the rest of a schedule.
+
+    Args:
+        rest: the schedule; `step` is not before its start.
+        step: finished optimizer steps.
+        steps: optimizer steps of the run.
+        floor: the rate at the last step, unless the shape is constant or starts below it.
+    """
+    end = min(floor, rest.lr)
+    share = min(1.0, (step - rest.start) / max(1, steps - rest.start))
+    if rest.shape == "cosine":
+        return _between(rest.lr, end, share)
+    return rest.lr if rest.shape == "constant" else rest.lr + (end - rest.lr) * share
 
 
 def _between(start: float, end: float, share: float) -> float:

@@ -20,12 +20,24 @@ from ..protocol.commands import (
     RunSteps,
     ScaleLr,
     SetClip,
+    SetDropout,
     SetLr,
     SetMix,
     SetPolicy,
+    SetSchedule,
     SettingCommand,
+    SetWeightDecay,
 )
-from ..protocol.settings import MOST_QUARANTINED, Leash, RunSettings, mix_text, why_not_mixed
+from ..protocol.settings import (
+    MOST_QUARANTINED,
+    Leash,
+    RestOfSchedule,
+    RunSettings,
+    configured_or,
+    mix_text,
+    schedule_text,
+    why_not_mixed,
+)
 
 _ROUNDING = 1e-9
 """Share by which a computed learning rate may pass a limit of agents because it is rounded."""
@@ -79,6 +91,18 @@ def apply_setting(
             return _change_quarantine(settings, command, context)
         case SetMix():
             return _change_mix(settings, command, context)
+        case _:
+            return _change_course(settings, command, context)
+
+
+def _change_course(
+    settings: RunSettings,
+    command: SetWeightDecay | SetDropout | SetSchedule | Pause | Resume | RunSteps,
+    context: SettingsContext,
+) -> SettingsChange:
+    match command:
+        case SetWeightDecay() | SetDropout() | SetSchedule():
+            return _change_recipe(settings, command, context)
         case Pause() | Resume() | RunSteps():
             return _change_pause(settings, command, context)
 
@@ -212,6 +236,39 @@ def _change_mix(settings: RunSettings, command: SetMix, context: SettingsContext
         raise Inapplicable(reason)
     new = msgspec.structs.replace(settings, mix={name: weights[name] for name in weights})
     return SettingsChange(new, mix_text(settings.mix), mix_text(new.mix))
+
+
+def _change_recipe(
+    settings: RunSettings,
+    command: SetWeightDecay | SetDropout | SetSchedule,
+    context: SettingsContext,
+) -> SettingsChange:
+    match command:
+        case SetWeightDecay(value=value):
+            new = msgspec.structs.replace(settings, weight_decay=value)
+            return SettingsChange(new, configured_or(settings.weight_decay), configured_or(value))
+        case SetDropout(rate=rate):
+            new = msgspec.structs.replace(settings, dropout=rate)
+            return SettingsChange(new, configured_or(settings.dropout), configured_or(rate))
+        case SetSchedule():
+            return _change_schedule(settings, command, context)
+
+
+def _change_schedule(
+    settings: RunSettings, command: SetSchedule, context: SettingsContext
+) -> SettingsChange:
+    rest = None
+    if command.shape:
+        lr = context.lr_schedule if command.lr is None else command.lr
+        if lr <= 0:
+            raise Inapplicable(
+                f"the schedule's learning rate is 0 at step {context.step}, so there is nothing to "
+                "go on from; give a rate: at=1e-4"
+            )
+        start = context.step if command.start is None else command.start
+        rest = RestOfSchedule(shape=command.shape, start=start, lr=lr)
+    new = msgspec.structs.replace(settings, schedule=rest)
+    return SettingsChange(new, schedule_text(settings.schedule), schedule_text(rest))
 
 
 def _some(ids: Sequence[str]) -> str:

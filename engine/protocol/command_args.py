@@ -20,9 +20,13 @@ from .command_kinds import (
     Rollback,
     SaveCheckpoint,
     SetClip,
+    SetDropout,
     SetMix,
     SetPolicy,
+    SetSchedule,
+    SetWeightDecay,
 )
+from .settings import SCHEDULE_SHAPES
 
 
 class CommandError(ValueError):
@@ -227,7 +231,67 @@ def flagged(
 
 
 RESET = "reset"
-"""The word after `mix` that returns to the configured weights."""
+"""The word after a setting that returns to the configuration."""
+
+
+def parse_weight_decay(args: list[str]) -> SetWeightDecay:
+    """Parse a weight decay of 0 or more, or `reset`."""
+    text = one(args, f"VALUE, or {RESET}")
+    if text == RESET:
+        return SetWeightDecay()
+    return SetWeightDecay(value=number(text, "the weight decay", strict=False))
+
+
+def parse_dropout(args: list[str]) -> SetDropout:
+    """Parse a rate from 0 to below 1, or `reset`."""
+    text = one(args, f"RATE, or {RESET}")
+    if text == RESET:
+        return SetDropout()
+    rate = number(text, "the dropout", strict=False)
+    if rate >= 1:
+        raise CommandError(f"the dropout must be < 1, got {text}")
+    return SetDropout(rate=rate)
+
+
+def parse_schedule(args: list[str]) -> SetSchedule:
+    """Parse a shape with from=STEP and at=RATE, or `reset`."""
+    if args == [RESET]:
+        return SetSchedule(shape="")
+    form = f"expected {', '.join(SCHEDULE_SHAPES)} or {RESET}"
+    if not args or args[0] not in SCHEDULE_SHAPES:
+        raise CommandError(f"{form}, got {' '.join(args) or 'nothing'!r}")
+    options: dict[str, str] = {}
+    for item in args[1:]:
+        key, _, value = item.partition("=")
+        if key not in ("from", "at") or not value or key in options:
+            raise CommandError(f"unknown option {item!r}; expected from=STEP or at=RATE, once each")
+        options[key] = value
+    start = options.get("from")
+    return SetSchedule(
+        shape=args[0],
+        start=None if start is None else 0 if start == "0" else count(start, "from"),
+        lr=number(options["at"], "at") if "at" in options else None,
+    )
+
+
+def recipe_words(command: SetMix | SetSchedule | SetWeightDecay | SetDropout) -> list[str]:
+    """Return the words after the verb of a command; the parsers read them back."""
+    match command:
+        case SetMix(weights=weights):
+            return mix_words(weights)
+        case SetSchedule():
+            return schedule_words(command)
+        case SetWeightDecay(value=value) | SetDropout(rate=value):
+            return [RESET if value is None else f"{value:.12g}"]
+
+
+def schedule_words(command: SetSchedule) -> list[str]:
+    """Return the words after `schedule`; `parse_schedule` reads them back."""
+    if not command.shape:
+        return [RESET]
+    start = [] if command.start is None else [f"from={command.start}"]
+    rate = [] if command.lr is None else [f"at={command.lr!r}"]
+    return [command.shape, *start, *rate]
 
 
 def parse_mix(args: list[str]) -> SetMix:

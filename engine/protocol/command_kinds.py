@@ -195,6 +195,31 @@ class SetMix(Command, frozen=True, kw_only=True, tag="SetMix"):
     """Weight of each source by its name; empty returns to those of the configuration."""
 
 
+class SetWeightDecay(Command, frozen=True, kw_only=True, tag="SetWeightDecay"):
+    """Set the weight decay of the optimizer from the next step on."""
+
+    value: float | None = None
+    """The weight decay; None returns to that of the configuration."""
+
+
+class SetDropout(Command, frozen=True, kw_only=True, tag="SetDropout"):
+    """Set the rate of the dropout before the adapter from the next step on."""
+
+    rate: float | None = None
+    """The rate; None returns to that of the configuration."""
+
+
+class SetSchedule(Command, frozen=True, kw_only=True, tag="SetSchedule"):
+    """Give the rest of the learning rate schedule another shape from the next step on."""
+
+    shape: str
+    """constant, linear or cosine; empty returns to the configured schedule."""
+    start: int | None = None
+    """Number of finished steps from which on it counts; None for those at the command."""
+    lr: float | None = None
+    """The rate at the start, before the factor on the schedule; None for the present one."""
+
+
 class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
     """Finish the step, write a checkpoint unless `save` is false, and end the run."""
 
@@ -203,7 +228,7 @@ class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
 
 SettingCommand = (
     ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy | Quarantine
-    | SetMix
+    | SetMix | SetWeightDecay | SetDropout | SetSchedule
 )  # fmt: skip
 """Commands of the kind `setting`."""
 
@@ -312,3 +337,21 @@ def undo_quarantine(command: AnyCommand, previous: RunSettings) -> Quarantine:
 def undo_mix(_: AnyCommand, previous: RunSettings) -> SetMix:
     """Return the command that restores the weights of the sources before a command."""
     return SetMix(weights=previous.mix)
+
+
+def undo_weight_decay(_: AnyCommand, previous: RunSettings) -> SetWeightDecay:
+    """Return the command that restores the weight decay before a command."""
+    return SetWeightDecay(value=previous.weight_decay)
+
+
+def undo_dropout(_: AnyCommand, previous: RunSettings) -> SetDropout:
+    """Return the command that restores the dropout before a command."""
+    return SetDropout(rate=previous.dropout)
+
+
+def undo_schedule(_: AnyCommand, previous: RunSettings) -> SetSchedule:
+    """Return the command that restores the learning rate schedule before a command."""
+    before = previous.schedule
+    if before is None:
+        return SetSchedule(shape="")
+    return SetSchedule(shape=before.shape, start=before.start, lr=before.lr)

@@ -18,19 +18,22 @@ from .command_args import (
     bare,
     count,
     flagged,
-    mix_words,
     number,
     one,
     parse_average,
     parse_checkpoint,
     parse_clip,
     parse_culprit,
+    parse_dropout,
     parse_mix,
     parse_policy,
     parse_profile,
     parse_quarantine,
     parse_recover,
     parse_rollback,
+    parse_schedule,
+    parse_weight_decay,
+    recipe_words,
     text_of,
 )
 from .command_kinds import (
@@ -58,10 +61,13 @@ from .command_kinds import (
     SaveCheckpoint,
     ScaleLr,
     SetClip,
+    SetDropout,
     SetLr,
     SetMix,
     SetPolicy,
+    SetSchedule,
     SettingCommand,
+    SetWeightDecay,
     SkipBatches,
     Stop,
     TrainingAction,
@@ -69,10 +75,13 @@ from .command_kinds import (
     lr_slip,
     proposal_name,
     undo_clip,
+    undo_dropout,
     undo_lr,
     undo_mix,
     undo_policy,
     undo_quarantine,
+    undo_schedule,
+    undo_weight_decay,
 )
 from .settings import LearningRate, RunSettings
 from .states import RunState
@@ -82,7 +91,8 @@ __all__ = [
     "CommandError", "CommandSpec", "Confirm", "Decline", "Evaluate", "FindCulprits",
     "GenerateSample", "MeasureGradients", "OneShotCommand", "Pause", "ProfileSteps", "Propose",
     "Quarantine", "Recover", "ResetLr", "Resume", "Rollback", "RunSteps", "SaveCheckpoint",
-    "ScaleLr", "SetClip", "SetLr", "SetMix", "SetPolicy", "SettingCommand", "SkipBatches", "Stop",
+    "ScaleLr", "SetClip", "SetDropout", "SetLr", "SetMix", "SetPolicy", "SetSchedule",
+    "SetWeightDecay", "SettingCommand", "SkipBatches", "Stop",
     "TrainingAction", "TrainingCommand", "command_words", "describe_command", "parse_command",
     "proposal_name", "recorded_command", "slip", "spec_of", "why_illegal",
 ]  # fmt: skip
@@ -302,6 +312,28 @@ COMMANDS: tuple[CommandSpec, ...] = (
         versioned=True, in_lineage=True, undo=undo_mix, by_agents="confirmed",
     ),
     CommandSpec(
+        verb="weight_decay", usage="weight_decay VALUE | reset", title="change the weight decay",
+        help="set the weight decay of the optimizer; reset returns to the configured one",
+        command=SetWeightDecay, parse=parse_weight_decay, legal=_LIVE, kind="setting",
+        effect="next", at_boundary=True,
+        versioned=True, in_lineage=True, undo=undo_weight_decay, by_agents="confirmed",
+    ),
+    CommandSpec(
+        verb="dropout", usage="dropout RATE | reset", title="change the dropout",
+        help="set the dropout before the adapter; reset returns to the configured one",
+        command=SetDropout, parse=parse_dropout, legal=_LIVE, kind="setting",
+        effect="next", at_boundary=True,
+        versioned=True, in_lineage=True, undo=undo_dropout, by_agents="confirmed",
+    ),
+    CommandSpec(
+        verb="schedule", usage="schedule constant|linear|cosine [from=STEP] [at=RATE] | reset",
+        title="change the schedule",
+        help="give the rest of the LR schedule another shape; reset returns to the configured one",
+        command=SetSchedule, parse=parse_schedule, legal=_LIVE, kind="setting",
+        effect="next", at_boundary=True,
+        versioned=True, in_lineage=True, undo=undo_schedule, by_agents="confirmed",
+    ),
+    CommandSpec(
         verb="stop", usage="stop [no-save]", title="stop and write a checkpoint",
         help="finish the step, write a checkpoint unless no-save is given, end the run",
         command=Stop, parse=flagged("no-save", Stop(), Stop(save=False)),
@@ -439,8 +471,8 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
     if isinstance(command, Quarantine):
         odd = not command.lift and command.ids[:1] in ((LIFT,), ("--",))
         return [*[LIFT] * command.lift, *["--"] * odd, *command.ids]
-    if isinstance(command, SetMix):
-        return mix_words(command.weights)
+    if isinstance(command, SetMix | SetSchedule | SetWeightDecay | SetDropout):
+        return recipe_words(command)
     if isinstance(command, AverageCheckpoints):
         return list(command.checkpoints) or [str(command.last)]
     if isinstance(command, Chat):

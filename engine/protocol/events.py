@@ -69,6 +69,9 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """Names of the sources of the training data, if there are several."""
     mix: dict[str, float] = {}
     """Weights of the sources by a command; empty for those of the configuration."""
+    weight_decay: float | None = None
+    dropout: float | None = None
+    """Weight decay, as above, and dropout by a command; None for that of the configuration."""
     price: Price | None = None
     """Prices of energy and time; None if the configuration names none."""
     budget: Budget | None = None
@@ -136,10 +139,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     rank_s: list[float] = []
     """Seconds of each rank before it waits for the others; empty for a single rank."""
     rank_mem_bytes: list[int] = []
-    """Peak memory of each rank in the step before: allocated, or reserved in fast mode.
-
-    Empty for a single rank and without accelerators.
-    """
+    """Peak memory of each rank in the step before: allocated, or reserved in fast mode; empty for a
+    single rank and without accelerators."""
     rank_util: list[float] = []
     """Utilization of each rank's accelerator in percent; empty where it cannot be read."""
     rank_temp_c: list[float] = []

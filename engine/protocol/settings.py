@@ -26,6 +26,21 @@ class Leash(msgspec.Struct, frozen=True, kw_only=True):
     """Largest factor on the learning rate that agents may reach in total."""
 
 
+SCHEDULE_SHAPES = ("constant", "linear", "cosine")
+"""Shapes that the rest of a learning rate schedule can be given while a run trains."""
+
+
+class RestOfSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """A learning rate schedule that replaces the configured one from a step on."""
+
+    shape: str
+    """constant, linear or cosine: how the rate gets from `lr` to its end at the last step."""
+    start: int
+    """Number of finished steps from which on it counts; before, the configured one does."""
+    lr: float
+    """The schedule's learning rate at its start, before the factor `lr_scale`."""
+
+
 class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings in force.
 
@@ -60,6 +75,12 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Ids of the samples that are kept out of training, in the order in which they were named."""
     mix: dict[str, float] = {}
     """Weights of the sources by name; empty for those of the configuration."""
+    weight_decay: float | None = None
+    """Weight decay of the optimizer; None for that of the configuration."""
+    dropout: float | None = None
+    """Rate of the dropout before the adapter; None for that of the configuration."""
+    schedule: RestOfSchedule | None = None
+    """The rest of the learning rate schedule; None for the configured schedule."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +108,18 @@ class LearningRate:
             return None
         now = self.schedule * self.scale
         return value / now if now else math.inf
+
+
+def configured_or(value: float | None) -> str:
+    """Return the value of a setting in words; None stands for that of the configuration."""
+    return "as configured" if value is None else f"{value:.4g}"
+
+
+def schedule_text(schedule: RestOfSchedule | None) -> str:
+    """Return the rest of a schedule in words, such as `cosine from 0.0001 at step 400`."""
+    if schedule is None:
+        return "as configured"
+    return f"{schedule.shape} from {schedule.lr:.3g} at step {schedule.start}"
 
 
 def mix_text(weights: Mapping[str, float]) -> str:

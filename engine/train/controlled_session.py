@@ -17,8 +17,9 @@ from torch import nn
 from ..config.checks.budget import budget_of, price_of
 from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
+from ..core.schedules import rest_of_schedule
 from ..protocol.events import AnomalyResolved, RolledBack
-from ..protocol.settings import RunSettings
+from ..protocol.settings import RestOfSchedule, RunSettings
 from ..protocol.states import RunState
 from ..protocol.usage.amounts import Usage
 from ..run.checkpoint_store import CheckpointStore, Manifest
@@ -321,12 +322,21 @@ def open_control(
         norm_percentile=monitor.norm_percentile,
         why_not_kept_out=why_not_kept_out,
         sources=sources,
+        rest_of_schedule=_rest_of_schedule(config),
         store=store,
     )
     for entry in queue.left_over(start.control_seq, start.history.answered):
         reason = "the engine ended before the command was applied; send it again"
         event_log.record(command_failed(entry, reason))
     return control
+
+
+def _rest_of_schedule(config: RunConfig) -> Callable[[RestOfSchedule, int], float] | None:
+    """Return the rate of a replaced schedule by the finished steps; None without planned steps."""
+    train = config.train
+    if train.steps is None:
+        return None
+    return partial(rest_of_schedule, steps=train.steps, floor=train.lr * train.lr_floor)
 
 
 class Controlled(NamedTuple):

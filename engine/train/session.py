@@ -191,13 +191,15 @@ def with_data_settings(
     source: BatchSource,
     control: ControlState,
 ) -> RunStarted:
-    """Return the start event with the planned memory, the quarantine and the mix of the data."""
+    """Return the start event with the planned memory and the settings that commands have made."""
     return replace(
         started,
         planned_bytes=planned.terms() if planned else {},
         quarantine=list(control.settings.quarantine),
         sources=list(source.schedule.names) if source.schedule else [],
         mix=control.settings.mix,
+        weight_decay=control.settings.weight_decay,
+        dropout=control.settings.dropout,
     )
 
 
@@ -353,6 +355,8 @@ def repeatable_of(setup: Setup, trainer: EngineTrainer) -> Repeatable:
         state=trainer.state,
         source=trainer.data,
         set_lr=trainer.set_lr,
+        prepare=trainer.prepare,
+        prepared=lambda: trainer.prepared,
         describe=SamplePreview(setup.loaded.tokenizer).of,
         accumulate=config.train.accumulation,
         in_batch_negatives=config.contrastive.kind in ("infonce", "pairwise", "triplet"),

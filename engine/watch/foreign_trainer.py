@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..protocol.commands import Command
+from ..protocol.settings import RunSettings
 from ..train.position import Position
 from .batch_tape import BatchTape
 from .foreign_state import ForeignState
@@ -28,6 +29,9 @@ class ForeignTrainer:
         self.state = state
         self.data = data
         self.refuses = refuses
+
+    def prepare(self, settings: RunSettings) -> None:
+        """Do nothing: weight decay and dropout belong to the script."""
 
     def set_lr(self, lr: float) -> None:
         """Multiply the rates of all parameter groups by `lr` / scheduled rate, for one update.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..protocol.commands import COMMANDS, Command
+from ..protocol.commands import COMMANDS, Command, SetDropout, SetSchedule, SetWeightDecay
 
 DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
 """Why no sample of a watched script can be kept out or replaced."""
@@ -12,6 +12,13 @@ OWN_CHECKPOINTS = "fttui averages only checkpoints of its own trainers"
 """Why checkpoints of a watched script are not averaged."""
 MIX_OF_SCRIPT = "the script mixes its data by itself; change the weights there"
 """Why the sources of a watched script cannot be mixed by other weights."""
+
+RECIPE_OF_SCRIPT = "the script sets it by itself; change it there"
+"""Why weight decay, dropout and schedule of a watched script cannot be changed."""
+OF_RECIPE: dict[type[Command], str] = dict.fromkeys(
+    (SetWeightDecay, SetDropout, SetSchedule), RECIPE_OF_SCRIPT
+)
+"""The commands that change the recipe of a script, with the reason why they cannot."""
 
 
 class Unwatchable(Exception):

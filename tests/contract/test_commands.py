@@ -45,10 +45,13 @@ from fttui.engine.protocol.commands import (
     SaveCheckpoint,
     ScaleLr,
     SetClip,
+    SetDropout,
     SetLr,
     SetMix,
     SetPolicy,
+    SetSchedule,
     SettingCommand,
+    SetWeightDecay,
     SkipBatches,
     Stop,
     command_words,
@@ -58,7 +61,7 @@ from fttui.engine.protocol.commands import (
     spec_of,
     why_illegal,
 )
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import SCHEDULE_SHAPES, RestOfSchedule, RunSettings
 from fttui.engine.protocol.states import RunState
 
 EXAMPLES: list[AnyCommand] = [
@@ -103,6 +106,14 @@ EXAMPLES: list[AnyCommand] = [
     SetMix(weights={"a b": 2, "it's=": 0.5}),
     SetMix(weights={"a b": 1, "it's=": 0}),
     SetMix(weights={}),
+    SetWeightDecay(value=0.01),
+    SetWeightDecay(value=0.0),
+    SetWeightDecay(),
+    SetDropout(rate=0.05),
+    SetDropout(),
+    SetSchedule(shape="cosine"),
+    SetSchedule(shape="linear", start=0, lr=1.2345678901234567e-4),
+    SetSchedule(shape=""),
     Stop(),
     Stop(save=False),
     Propose(command=Rollback(checkpoint="last", lr_scale=0.5)),
@@ -163,8 +174,10 @@ def test_an_illegal_command_says_why(command: AnyCommand, state: RunState) -> No
 BEFORE = RunSettings(
     lr_scale=0.7, clip=0.9, clip_percentile=95, paused=True, release=True, pause_at_step=3,
     nonfinite="rollback", autopilot="off", quarantine=("kept",), mix={"a b": 3, "it's=": 1},
+    weight_decay=0.2, dropout=0.2, schedule=RestOfSchedule(shape="linear", start=3, lr=1e-3),
 )  # fmt: skip
 VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot", "quarantine", "mix"}
+VALUES |= {"weight_decay", "dropout", "schedule"}
 CONTEXT = SettingsContext(
     step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100, sources=("a b", "it's=")
 )
@@ -229,6 +242,8 @@ IDS = st.lists(st.sampled_from("abcd"), unique=True).map(tuple)
 WEIGHTS: st.SearchStrategy[dict[str, float]] = st.just({}) | st.builds(
     lambda a, b: {"a b": a, "it's=": b}, POSITIVE, POSITIVE
 )
+SHAPES = st.sampled_from(SCHEDULE_SHAPES)
+STEPS = st.integers(0, 1000)
 SETTINGS = st.builds(
     RunSettings,
     lr_scale=POSITIVE,
@@ -238,6 +253,9 @@ SETTINGS = st.builds(
     autopilot=st.sampled_from(["off", "propose", "act"]),
     quarantine=IDS,
     mix=WEIGHTS,
+    weight_decay=st.none() | POSITIVE,
+    dropout=st.none() | st.floats(0, 0.9),
+    schedule=st.none() | st.builds(RestOfSchedule, shape=SHAPES, start=STEPS, lr=POSITIVE),
 ) | st.builds(RunSettings, clip=POSITIVE, clip_percentile=st.floats(1, 100))
 CHANGES = st.one_of(
     st.builds(ScaleLr, factor=POSITIVE),
@@ -250,6 +268,9 @@ CHANGES = st.one_of(
     st.builds(Quarantine, ids=IDS.filter(bool)),
     st.builds(Quarantine, ids=IDS, lift=st.just(True)),
     st.builds(SetMix, weights=WEIGHTS),
+    st.builds(SetWeightDecay, value=st.none() | POSITIVE),
+    st.builds(SetDropout, rate=st.none() | st.floats(0, 0.9)),
+    st.builds(SetSchedule, shape=SHAPES | st.just("")),
 )
 
 
@@ -275,4 +296,5 @@ def test_undo_restores_the_settings_before(before: RunSettings, command: Setting
 
 def test_every_change_is_tried_by_the_test_of_undo() -> None:
     tried = {ScaleLr, SetLr, ResetLr, SetClip, SetPolicy, Quarantine, SetMix}
+    tried |= {SetWeightDecay, SetDropout, SetSchedule}
     assert {spec.command for spec in COMMANDS if spec.undo} == tried

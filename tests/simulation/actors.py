@@ -323,6 +323,8 @@ class Rank:
         if self.due:
             self._save()
 
+    def prepare(self) -> None: ...
+
     def mark(self) -> None:
         """Remember the boundary."""
         self._boundary = (self.log.step, self.counter, self.position)

@@ -28,6 +28,7 @@ from fttui.engine.hub.intake import ClockReading, Intake
 from fttui.engine.protocol.commands import Chat, Command, GenerateSample, parse_command
 from fttui.engine.protocol.events import AnyEvent, RunStarted, StepFinished
 from fttui.engine.protocol.requests import Accepted, SubmitCommand
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.folder.open_folder import write_all
@@ -133,6 +134,8 @@ class Counter:
     def state(self) -> Any:
         """The counter is its own exact state."""
         return self
+
+    def prepare(self, settings: RunSettings) -> None: ...
 
     def set_lr(self, lr: float) -> None:
         """The counter has no learning rate."""

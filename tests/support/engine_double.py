@@ -67,6 +67,8 @@ class EngineDouble:
         self.state = RunState.STARTING
         self.control = ControlReader(run)
 
+    def prepare(self) -> None: ...
+
     def mark(self) -> None:
         me = ProcessMark.current()
         mark = EngineMark(pid=me.pid, started=me.started, identity=me.identity)

@@ -21,6 +21,7 @@ from fttui.engine.data.batches.batch_source import Batch, BatchSource, InMemoryB
 from fttui.engine.data.batches.sampler import BatchStream
 from fttui.engine.data.tokens.examples import Example, TextExample
 from fttui.engine.protocol.commands import Chat, Command, GenerateSample
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.control_log import ControlWriter
 from fttui.engine.run.journal_summary import summarize_journal
 from fttui.engine.run.run_dir import RunDirectory
@@ -72,6 +73,8 @@ class PlainLoop:
 
     def _move(self, step: int) -> None:
         self.position.move_to(step, float(self.schedule.get_last_lr()[0]))
+
+    def prepare(self, settings: RunSettings) -> None: ...
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next update."""

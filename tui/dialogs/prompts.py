@@ -182,6 +182,25 @@ def quarantining(command: AnyCommand) -> list[str]:
     ]
 
 
+RECIPE_FORMS = "weight_decay 0.01 · dropout 0.1 · schedule cosine · or reset after a name"
+_OF_RECIPE = ("weight_decay", "dropout", "schedule")
+
+
+def read_recipe(text: str, run: RunView) -> ParsedInput:
+    """Parse a change of weight decay, dropout or schedule."""
+    verb = text.split(maxsplit=1)[0] if text.strip() else ""
+    if not any(one.startswith(verb) for one in _OF_RECIPE) or not verb:
+        wanted = f"type {RECIPE_FORMS.split(' · or')[0]}"
+        return ParsedInput(needs=wanted) if not verb else ParsedInput(error=wanted)
+    if verb not in _OF_RECIPE or verb == text.strip():
+        return ParsedInput(needs=f"type {RECIPE_FORMS}")
+    try:
+        command = parse_command(text)
+    except CommandError as error:
+        return ParsedInput(error=str(error).split(" (usage")[0])
+    return ParsedInput(command, f"{text.strip()} from step {run.step + 1:,} on; this can be undone")
+
+
 def read_mix(text: str, run: RunView) -> ParsedInput:
     """Parse new weights of the sources, or `reset` for the configured ones."""
     names = run.started.sources if run.started else []

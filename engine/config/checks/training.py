@@ -11,9 +11,12 @@ from ...protocol.command_kinds import (
     ResetLr,
     ScaleLr,
     SetClip,
+    SetDropout,
     SetLr,
     SetMix,
     SetPolicy,
+    SetSchedule,
+    SetWeightDecay,
     SkipBatches,
 )
 from ...protocol.commands import parse_command
@@ -23,7 +26,10 @@ from ..sections.optimizers import OPTIMIZERS
 from ..tasks import COMPARING_TASKS
 from .problem import Problem
 
-PLANNABLE = (ScaleLr, SetLr, ResetLr, SetClip, SetMix, SkipBatches, Quarantine, SetPolicy)
+PLANNABLE = (
+    ScaleLr, SetLr, ResetLr, SetClip, SetMix, SkipBatches, Quarantine, SetPolicy,
+    SetWeightDecay, SetDropout, SetSchedule,
+)  # fmt: skip
 """Commands that can be planned: they change the training, and need no checkpoint."""
 WITHOUT_FLOOR = ("constant", "inverse_sqrt", "step")
 """Schedules for which `train.lr_floor` has no meaning."""
@@ -375,7 +381,8 @@ def _check_interventions(config: RunConfig) -> Iterator[Problem]:
             yield Problem(
                 key,
                 f"got {planned.command!r}, which cannot be planned; expected one of: lr scale, "
-                "lr set, lr reset, clip, mix, skip, quarantine, policy nonfinite",
+                "lr set, lr reset, clip, mix, skip, quarantine, policy nonfinite, weight_decay, "
+                "dropout, schedule",
             )
         if config.train.steps is not None and planned.step >= config.train.steps:
             yield Problem(

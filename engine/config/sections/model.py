@@ -57,7 +57,8 @@ class AdapterConfig(Section, frozen=True, kw_only=True):
     alpha: Count = 32
     """LoRA scaling: updates are multiplied by alpha/r."""
     dropout: Dropout = 0.05
-    """Dropout on the input of the LoRA matrices."""
+    """Dropout on the input of the LoRA matrices. The command `dropout` changes it while the run
+    trains."""
     targets: str | list[str] = "all-linear"
     """Modules that get an adapter. all-linear: all linear modules except the output head, routers
     of experts, and layers whose weights fused Mamba kernels read directly; a list: modules by the

@@ -150,7 +150,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     lars, adan, ademamix, adopt, stable_adamw, galore and apollo need the package
     pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
-    """Weight decay of the optimizer."""
+    """Weight decay of the optimizer. The command `weight_decay` changes it while the run trains."""
     betas: tuple[Momentum, Momentum] | None = None
     """Decay of the averages of the gradient and of its square, such as `[0.9, 0.95]`, for
     optimizers with two such averages; null: as usual for the optimizer."""

@@ -24,6 +24,7 @@ from ...protocol.events import (
     RunStarted,
     StepFinished,
 )
+from ...protocol.settings import RunSettings
 from ..anomaly import INFO
 from .culprits import Figures, Noise
 
@@ -53,6 +54,10 @@ class PlannedStep(msgspec.Struct, frozen=True):
     quarantine: tuple[str, ...]
     mix: dict[str, float] = {}
     """Weights of the sources by a command; empty for those of the configuration."""
+    weight_decay: float | None = None
+    """Weight decay by a command; None for that of the configuration."""
+    dropout: float | None = None
+    """Dropout by a command; None for that of the configuration."""
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
@@ -87,8 +92,8 @@ class _Skipped(msgspec.Struct, frozen=True):
 class _Step(msgspec.Struct, frozen=True):
     step: int
     event: StepFinished
-    quarantine: tuple[str, ...]
-    mix: dict[str, float]
+    settings: RunSettings
+    """The settings in force, of which quarantine, mix, weight decay and dropout are read."""
 
 
 class _Path:
@@ -96,21 +101,25 @@ class _Path:
 
     def __init__(self) -> None:
         self.entries: list[_Saved | _Skipped | _Step] = []
-        self._quarantine: tuple[str, ...] = ()
-        self._mix: dict[str, float] = {}
+        self._settings = RunSettings()
 
     def follow(self, step: int, event: AnyEvent) -> None:
         """Add what the next event of the journal says, or drop what a rollback or resume undid."""
         match event:
             case StepFinished():
-                self.entries.append(_Step(step, event, self._quarantine, self._mix))
+                self.entries.append(_Step(step, event, self._settings))
             case CheckpointSaved(name=name, mean_of=[]):
                 self.entries.append(_Saved(name, step))
             case RolledBack():
                 self._go_back(event.checkpoint, event.to_step)
                 self.entries.append(_Skipped(event.skipped_batches))
             case RunStarted(devices=[_, *_]):
-                self._quarantine, self._mix = tuple(event.quarantine), event.mix
+                self._settings = RunSettings(
+                    quarantine=tuple(event.quarantine),
+                    mix=event.mix,
+                    weight_decay=event.weight_decay,
+                    dropout=event.dropout,
+                )
                 if event.resumed_from:
                     self._go_back(event.resumed_from, event.start_step)
             case CommandApplied():
@@ -122,7 +131,7 @@ class _Path:
         if isinstance(command := event.typed, SkipBatches):
             self.entries.append(_Skipped(command.steps))
         if event.settings is not None:
-            self._quarantine, self._mix = event.settings.quarantine, event.settings.mix
+            self._settings = event.settings
 
     def _go_back(self, checkpoint: str, step: int) -> None:
         """Drop the entries after the record of a checkpoint.
@@ -284,7 +293,7 @@ def _steps(entries: Sequence[_Saved | _Skipped | _Step], accumulate: int) -> lis
         if isinstance(entry, _Skipped):
             position += entry.steps * accumulate
         elif isinstance(entry, _Step):
-            event, (loss, norm) = entry.event, _figures(entry.event)
+            event, (loss, norm), now = entry.event, _figures(entry.event), entry.settings
             steps.append(
                 PlannedStep(
                     entry.step,
@@ -294,8 +303,10 @@ def _steps(entries: Sequence[_Saved | _Skipped | _Step], accumulate: int) -> lis
                     event.lr,
                     event.clip,
                     event.skipped,
-                    entry.quarantine,
-                    entry.mix,
+                    now.quarantine,
+                    now.mix,
+                    now.weight_decay,
+                    now.dropout,
                 )
             )
             position += accumulate

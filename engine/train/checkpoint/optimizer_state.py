@@ -18,7 +18,7 @@ OptimizerState = dict[str, Any]
 """Keys `kind`, `groups` (settings of each) and `state` (of each weight in group order, or None)."""
 
 _CONFIGURED = frozenset(
-    {"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "weights_id", "fused"}
+    {"params", "lr", "lr_ratio", "initial_lr", "weight_decay", "spared", "weights_id", "fused"}
 )
 """Group options that follow the configuration and the schedule instead of the checkpoint."""
 

@@ -96,6 +96,10 @@ class CommandExecutor:
         """Store the state from which the next step starts, for `rewind`."""
         self._boundary = self._trainer.state.mark(self._data.position)
 
+    def prepare(self) -> None:
+        """Put the settings in force that the next step is trained with from its first batch on."""
+        self._trainer.prepare(self._control.settings)
+
     def rewind(self) -> None:
         """Undo a step that was started but not applied: return to the last `mark`."""
         assert self._boundary is not None, "a step starts with mark()"
@@ -109,10 +113,7 @@ class CommandExecutor:
 
     @property
     def due(self) -> bool:
-        """Whether `eval.every` or `checkpoint.every` makes work due at this step.
-
-        Work that is only due at the start of the run is left out.
-        """
+        """Whether work is due at this step, except for work due only at the start of the run."""
         step = self._event_log.step
         return is_due(self._config.eval.every, step) or is_due(self._config.checkpoint.every, step)
 

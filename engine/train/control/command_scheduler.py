@@ -91,6 +91,9 @@ class OneShotCommands(Protocol):
     def mark(self) -> None:
         """Remember this boundary, to which a dropped step is rewound."""
 
+    def prepare(self) -> None:
+        """Put the settings in force that the next step is trained with from its first batch on."""
+
     def rewind(self) -> None:
         """Drop the step in progress: put model and data back to the boundary of the last `mark`."""
 
@@ -182,6 +185,7 @@ class CommandScheduler:
             return False
         if not executor.repeating:
             self._event_log.enter(RunState.RUNNING)
+            executor.prepare()
         self._queue.ask()
         return True
 
@@ -327,7 +331,7 @@ class CommandScheduler:
         control, position = self._control, self._event_log.position
         context = SettingsContext(
             position.step,
-            position.lr_schedule,
+            control.lr_schedule,
             control.norm_percentile,
             control.why_not_kept_out,
             control.sources,

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand, Stop
-from ...protocol.settings import Leash, RunSettings
+from ...protocol.settings import Leash, RestOfSchedule, RunSettings
 from ...run.control_log import ControlEntry
 from ..position import Position
 
@@ -29,6 +29,7 @@ class ControlState:
         store: Callable[[RunSettings], None],
         why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
         sources: Sequence[str] = (),
+        rest_of_schedule: Callable[[RestOfSchedule, int], float] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -40,6 +41,9 @@ class ControlState:
         """Returns why samples cannot all be kept out of the data; empty if they can."""
         self.sources = sources
         """Names of the sources of the training data."""
+        self._rest_of_schedule = rest_of_schedule
+        """Returns the rate of a schedule after a number of finished steps; None if the run has no
+        schedule that can be replaced."""
         self._store = store
         self._clock = clock
         self.due: deque[ControlEntry] = deque()
@@ -66,6 +70,14 @@ class ControlState:
         if settings != self._settings:
             self._settings = settings
             self._store(settings)
+
+    @property
+    def lr_schedule(self) -> float:
+        """The schedule's learning rate for the next update, before the factor on it."""
+        rest, step = self._settings.schedule, self.position.step
+        if rest is None or self._rest_of_schedule is None or step < rest.start:
+            return self.position.lr_schedule
+        return self._rest_of_schedule(rest, step)
 
     @property
     def clip(self) -> float | None:

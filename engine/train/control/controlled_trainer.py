@@ -21,6 +21,7 @@ from ...data.batches.batch_source import Batch, SeenExamples
 from ...data.batches.mixing import MixChanges
 from ...protocol.commands import Chat, Command
 from ...protocol.events import AnyEvent
+from ...protocol.settings import RunSettings
 from ..checkpoint.exact_state import ExactState
 from ..position import Position
 
@@ -93,6 +94,9 @@ class ControlledTrainer(Protocol):
     @property
     def data(self) -> MicroBatchSource:
         """The micro-batches of this rank."""
+
+    def prepare(self, settings: RunSettings) -> None:
+        """Put the settings in force that a step is trained with from its first batch on."""
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next update in every parameter group."""

@@ -64,6 +64,10 @@ class Repeatable:
     source: BatchSource
     set_lr: Callable[[float], None]
     """Sets the learning rate of the next update."""
+    prepare: Callable[[RunSettings], None]
+    """Puts the settings in force that a step is trained with from its first batch on."""
+    prepared: Callable[[], RunSettings]
+    """Returns the settings that were put in force last, as far as they belong to these."""
     describe: Callable[[Example], tuple[str, list[str]]]
     """Returns the beginning of a sample's text, and its first tokens as text."""
     accumulate: int
@@ -85,6 +89,8 @@ class _Running:
     """Checksum of the run's own state."""
     own: Counters
     """The run's own counters, for the checksum."""
+    prepared: RunSettings
+    """The settings that the run's newest step was trained with."""
     base: int = 0
     """Position in the data at the checkpoint."""
     changes: MixChanges = ()
@@ -192,6 +198,7 @@ class CulpritFinder:
             place=self._parts.source.hold(),
             print=self._parts.state.fingerprint(own),
             own=own,
+            prepared=self._parts.prepared(),
         )
         self._event_log.hold_step()
         try:
@@ -292,6 +299,7 @@ class CulpritFinder:
                 return False
         now.keep_way_back(self._parts.state)
         source, step = self._parts.source, course.step
+        self._parts.prepare(RunSettings(weight_decay=step.weight_decay, dropout=step.dropout))
         source.replay_at(now.base + step.position, course.left_out, now.mix_at(step, source))
         self._event_log.progress(f"culprit of {course.plan.anomaly}", course.trained, course.most)
         return True
@@ -361,6 +369,7 @@ class CulpritFinder:
         anomaly = now.course.plan.anomaly
         self._parts.state.put_back(now.state)
         self._parts.source.put_back(now.place)
+        self._parts.prepare(now.prepared)
         self._event_log.release_step()
         self._now = None
         if self._parts.state.fingerprint(now.own) != now.print:

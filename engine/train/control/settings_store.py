@@ -13,7 +13,7 @@ import msgspec
 
 from ...config.schema import RunConfig
 from ...protocol.codec import UNDECODABLE
-from ...protocol.settings import RunSettings, mix_text
+from ...protocol.settings import RunSettings, configured_or, mix_text, schedule_text
 from ...run.folder.open_folder import read_plain
 from ...run.run_dir import SMALL_FILE_BYTES, RunDirectory
 
@@ -30,6 +30,10 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
     quarantine: tuple[str, ...] = ()
     mix: tuple[tuple[float, dict[str, float]], ...] = ()
     """Beginning and weights of the phases."""
+    weight_decay: float = 0.0
+    dropout: float = 0.0
+    schedule: str = ""
+    """The configured schedule and its rate; empty in files of older versions."""
 
     @classmethod
     def of(cls, config: RunConfig) -> ConfiguredSettings:
@@ -42,6 +46,9 @@ class ConfiguredSettings(msgspec.Struct, frozen=True, kw_only=True):
             autopilot=config.policy.autopilot,
             quarantine=config.data.kept_out,
             mix=tuple((one.at, one.weights) for one in config.data.mix),
+            weight_decay=train.weight_decay,
+            dropout=config.adapter.dropout,
+            schedule=f"{train.schedule} {train.lr:g}",
         )
 
 
@@ -116,14 +123,12 @@ def _override(
         if desired.clip != before.clip or desired.clip_percentile is not None:
             overridden.append(f"clip {now.clip or 'off'} (train.clip changed)")
         changes |= {"clip": now.clip, "clip_percentile": None}
-    if now.nonfinite != before.nonfinite:
-        if desired.nonfinite != before.nonfinite:
-            overridden.append(f"nonfinite {now.nonfinite} (guard.nonfinite changed)")
-        changes["nonfinite"] = now.nonfinite
-    if now.autopilot != before.autopilot:
-        if desired.autopilot != before.autopilot:
-            overridden.append(f"autopilot {now.autopilot} (policy.autopilot changed)")
-        changes["autopilot"] = now.autopilot
+    for name, key in (("nonfinite", "guard.nonfinite"), ("autopilot", "policy.autopilot")):
+        old, new = getattr(before, name), getattr(now, name)
+        if new != old:
+            if getattr(desired, name) != old:
+                overridden.append(f"{name} {new} ({key} changed)")
+            changes[name] = new
     if now.quarantine != before.quarantine:
         kept = [i for i in desired.quarantine if i not in before.quarantine]
         changes["quarantine"] = tuple(dict.fromkeys((*kept, *now.quarantine)))
@@ -131,7 +136,26 @@ def _override(
         before_it = f"{mix_text(desired.mix)} was set before data.mix changed"
         overridden.append(f"mix as configured ({before_it})")
         changes["mix"] = {}
+    for name, (text, key) in _replaced(desired, before, now).items():
+        overridden.append(f"{name} as configured ({text} was set before {key} changed)")
+        changes[name] = None
     return InitialSettings(msgspec.structs.replace(desired, **changes), overridden)
+
+
+def _replaced(
+    desired: RunSettings, before: ConfiguredSettings, now: ConfiguredSettings
+) -> dict[str, tuple[str, str]]:
+    """Return value and key of each setting in place of a configured one that has changed since."""
+    texts = {
+        "weight_decay": (configured_or(desired.weight_decay), "train.weight_decay"),
+        "dropout": (configured_or(desired.dropout), "adapter.dropout"),
+        "schedule": (schedule_text(desired.schedule), "train.schedule or train.lr"),
+    }
+    return {
+        name: text
+        for name, text in texts.items()
+        if getattr(now, name) != getattr(before, name) and getattr(desired, name) is not None
+    }
 
 
 def store_desired(run: RunDirectory, desired: RunSettings, config: RunConfig) -> None:

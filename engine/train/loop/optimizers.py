@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ..distributed.sharding import ShardedModel  # slow to import
 
 
+SPARED = "spared"
+"""Key of a group of weights: whether they have no weight decay whatever the setting is."""
+
+
 class OwnOptimizer:
     """Mixin in front of `transformers.Trainer` that makes the configured optimizer and schedule."""
 
@@ -86,6 +90,12 @@ def set_lr(optimizer: Any, lr: float) -> None:
         group.update(rate_of(lr, group["lr_ratio"]))
 
 
+def set_weight_decay(optimizer: Any, value: float) -> None:
+    """Set the weight decay of the next updates, except of the weights that are spared."""
+    for group in optimizer.param_groups:
+        group["weight_decay"] = 0.0 if group[SPARED] else value
+
+
 def parameter_groups(
     model: nn.Module, recipe: TrainConfig, decayed: set[str]
 ) -> list[dict[str, Any]]:
@@ -114,6 +124,7 @@ def parameter_groups(
         {
             "params": list(named.values()),
             "weight_decay": 0.0 if place.spared else recipe.weight_decay,
+            SPARED: place.spared,
             **({"weights_id": _digest(named)} if by_ratios else {}),
             **({"matrices": place.matrices} if recipe.optimizer == "muon" else {}),
             **rate_of(recipe.lr, places.ratio(place)),

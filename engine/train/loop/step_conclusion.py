@@ -202,7 +202,7 @@ class StepConclusion:
         if held and step.verdict is UpdateVerdict.APPLY:
             self._set_lr(step.lr)
             gate.step()
-            self._set_lr(self._event_log.position.lr_schedule)
+            self._set_lr(self._control.lr_schedule)
         for parameter, _ in step.gradients if held else ():
             parameter.grad = None
         if step.verdict is UpdateVerdict.APPLY:

@@ -187,7 +187,7 @@ class StepLoop:
             held=held,
             gradients=gate.gradients() if gate and held is not None else [],
             clip=limit,
-            lr_schedule=position.lr_schedule,
+            lr_schedule=self._control.lr_schedule,
             lr_scale=settings.lr_scale,
             nonfinite=settings.nonfinite,
             memory=self._memory.read(),

@@ -6,11 +6,20 @@ import time
 from collections.abc import Callable, Mapping
 
 from ...data.batches.batch_source import BatchSource
-from ...protocol.commands import AverageCheckpoints, Chat, Command, GenerateSample, MeasureGradients
+from ...model.adapter.dropout import dropout_of, set_dropout
+from ...protocol.commands import (
+    AverageCheckpoints,
+    Chat,
+    Command,
+    GenerateSample,
+    MeasureGradients,
+    SetDropout,
+)
 from ...protocol.events import AnyEvent
+from ...protocol.settings import RunSettings
 from ..control.controlled_trainer import EvalResult
 from ..control.culprit_search import RepeatableState
-from ..loop.optimizers import set_lr
+from ..loop.optimizers import set_lr, set_weight_decay
 from ..objectives.evaluator import Evaluator
 from ..objectives.forgetting import ForgettingMeter
 from ..position import Position
@@ -36,6 +45,10 @@ class EngineTrainer:
         self._evaluator = evaluator
         self._offload = offload
         self._forgetting = forgetting
+        self._dropout = dropout_of(trainer.model)
+        """The configured dropout before the adapter; None without an adapter."""
+        self.prepared = RunSettings()
+        """Weight decay and dropout of the newest step; other settings are left out."""
 
     def begin(self) -> dict[str, str]:
         """Measure what has to be measured before the next step; return facts about it.
@@ -67,6 +80,8 @@ class EngineTrainer:
             refused[AverageCheckpoints] = (
                 "with train.strategy: fsdp a rank has a part of each weight"
             )
+        if self._dropout is None:
+            refused[SetDropout] = "all weights are trained, and the dropout belongs to an adapter"
         return refused
 
     @property
@@ -78,6 +93,22 @@ class EngineTrainer:
     def data(self) -> BatchSource:
         """The source of this rank's batches."""
         return self._data
+
+    def prepare(self, settings: RunSettings) -> None:
+        """Put weight decay and dropout in force for the next step; None is the configured value.
+
+        CUDA graphs hold the dropout, so they are made again after it has changed.
+        """
+        decay, dropout = settings.weight_decay, settings.dropout
+        wanted = RunSettings(weight_decay=decay, dropout=dropout)
+        if wanted == self.prepared:
+            return
+        self.prepared, recipe = wanted, self._trainer.recipe
+        set_weight_decay(self._trainer.optimizer, recipe.weight_decay if decay is None else decay)
+        if self._dropout is not None:
+            rate = self._dropout if dropout is None else dropout
+            if set_dropout(self._trainer.model, rate):
+                self._trainer.forward.release()
 
     def set_lr(self, lr: float) -> None:
         """Set the learning rate of the next update; each group gets its own ratio of it."""

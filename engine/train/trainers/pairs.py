@@ -19,7 +19,7 @@ from ...losses.weights import token_weights, total_weight
 from ...model.hidden import HiddenStates, lm_head_of
 from ..forward import Forward
 from ..loop.hf_bridge import SteppedTrainer
-from ..loop.optimizers import rate_of
+from ..loop.optimizers import SPARED, rate_of
 from ..objectives.contrastive import PairTexts
 from ..objectives.gradcache import (
     StepCache,
@@ -87,7 +87,7 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         temperature = self.objective.temperature
         if temperature.log_scale is not None:
             ratio = self.recipe.lr_ratios.temperature
-            group = {"params": [temperature.log_scale], "weight_decay": 0.0}
+            group = {"params": [temperature.log_scale], "weight_decay": 0.0, SPARED: True}
             optimizer.add_param_group({**group, **rate_of(self.recipe.lr, ratio)})
             optimizer.register_step_post_hook(lambda *_: temperature.clamp())
         return optimizer

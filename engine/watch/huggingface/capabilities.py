@@ -31,7 +31,14 @@ from ...protocol.commands import (
     SetMix,
     SkipBatches,
 )
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS, Unwatchable, refused_verbs
+from ..refusals import (
+    DATA_OF_SCRIPT,
+    MIX_OF_SCRIPT,
+    OF_RECIPE,
+    OWN_CHECKPOINTS,
+    Unwatchable,
+    refused_verbs,
+)
 from .own_attributes import names_in_methods
 from .trainer import tokenizer_of
 
@@ -91,6 +98,7 @@ def capabilities_of(trainer: Any) -> Capabilities:
         ProfileSteps: "a watched script cannot be profiled",
         Quarantine: DATA_OF_SCRIPT,
         SetMix: MIX_OF_SCRIPT,
+        **OF_RECIPE,
         FindCulprits: DATA_OF_SCRIPT,
         AverageCheckpoints: OWN_CHECKPOINTS,
     }

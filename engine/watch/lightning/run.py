@@ -42,7 +42,7 @@ from ...protocol.events import EvalFinished
 from ...train.checkpoint.optimizer_state import bare
 from ..checkpoint_plan import CheckpointPlan
 from ..plain.loop_run import LoopParts, LoopRun
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS, Unwatchable
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OF_RECIPE, OWN_CHECKPOINTS, Unwatchable
 from ..watch_options import WatchOptions
 
 _POSITION = "Lightning does not expose its position in the data, so fttui cannot roll it back"
@@ -50,6 +50,7 @@ REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
     SetMix: MIX_OF_SCRIPT,
+    **OF_RECIPE,
     FindCulprits: DATA_OF_SCRIPT,
     AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "Lightning validates by itself (val_check_interval)",

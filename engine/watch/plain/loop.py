@@ -36,7 +36,7 @@ from ...protocol.commands import (
     SkipBatches,
 )
 from ...train.checkpoint.optimizer_state import bare
-from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OWN_CHECKPOINTS
+from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OF_RECIPE, OWN_CHECKPOINTS
 from ..script_run import plan_for, say
 from ..watch_options import WatchOptions
 from .loop_run import LoopParts, LoopRun
@@ -48,6 +48,7 @@ REFUSED: dict[type[Command], str] = {
     ProfileSteps: "a watched script cannot be profiled",
     Quarantine: DATA_OF_SCRIPT,
     SetMix: MIX_OF_SCRIPT,
+    **OF_RECIPE,
     FindCulprits: DATA_OF_SCRIPT,
     AverageCheckpoints: OWN_CHECKPOINTS,
     Evaluate: "the loop evaluates by itself",

@@ -16,8 +16,6 @@ from fttui.engine.protocol.commands import (
     Rollback,
     RunSteps,
     SaveCheckpoint,
-    ScaleLr,
-    SetClip,
     SetPolicy,
     Stop,
 )
@@ -25,6 +23,7 @@ from fttui.engine.protocol.settings import RunSettings
 
 from ...view_model.race.race_state import LOSS, RaceState, VariantState, score_of
 from ...view_model.race.rounds import Round
+from ...view_model.race.variants import commands_of
 from .run_driver import Applied, Progress, TrainedSteps
 
 
@@ -106,19 +105,23 @@ class Race:
         label = state.plan[index].label
         reason = f"race, variant {index + 1} of {len(state.variants)}: {label}"
         start = variant.checkpoint or state.base
-        variant.timelines.append(self._roll_back(start, reason).timeline)
-        if self._apply_settings(index, reason):
+        back = self._roll_back(start, reason)
+        variant.timelines.append(back.timeline)
+        if self._apply_settings(index, back.settings, reason):
             self._track.send(AddNote(text=reason), "")
             self._train_to(variant, state.base_step + part.steps, reason)
         state.running = None
         self._tell.save()
         self._tell.finished(index)
 
-    def _apply_settings(self, index: int, reason: str) -> bool:
-        """Put the settings of a variant in force; return False if they cannot be applied."""
+    def _apply_settings(self, index: int, now: RunSettings, reason: str) -> bool:
+        """Put the settings of a variant in force; return False if they cannot be applied.
+
+        `now` are the settings in force.
+        """
         variant = self._state.variants[index]
         if variant.settings is not None:
-            self._restore(variant.settings, reason)
+            self._restore(variant.settings, now, reason)
             return True
         try:
             for command in self._state.plan[index].commands(self._state.before):
@@ -135,12 +138,13 @@ class Race:
         self._track.send(Pause(), reason)
         return self._track.send(Rollback(checkpoint=checkpoint), reason)
 
-    def _restore(self, settings: RunSettings, reason: str) -> None:
-        """Put the learning rate and the clip of earlier settings in force."""
-        percentile = settings.clip_percentile
-        value = settings.clip if percentile is None else None
-        self._track.send(ScaleLr(factor=settings.lr_scale), reason)
-        self._track.send(SetClip(value=value, percentile=percentile), reason)
+    def _restore(self, settings: RunSettings, now: RunSettings, reason: str) -> None:
+        """Put earlier settings in force again, as far as a race can vary them.
+
+        `now` are the settings in force.
+        """
+        for command in commands_of(settings, now):
+            self._track.send(command, reason)
 
     def _train_to(self, variant: VariantState, target: int, reason: str) -> None:
         """Train a variant to a step, measure it there, and write a checkpoint."""
@@ -182,11 +186,11 @@ class Race:
         what = "the race is over" if kept is None else f"the race went to {state.plan[kept].label}"
         here = send(AddNote(text=what), "")
         if variant is None:
-            self._roll_back(state.base, what)
-            self._restore(state.before, what)
+            back = self._roll_back(state.base, what)
+            self._restore(state.before, back.settings, what)
         elif here.timeline != variant.timelines[-1] or here.step != variant.step:
-            self._roll_back(variant.checkpoint, what)
-            self._restore(variant.settings or state.before, what)
+            back = self._roll_back(variant.checkpoint, what)
+            self._restore(variant.settings or state.before, back.settings, what)
         if state.before.autopilot == "act":
             send(SetPolicy(autopilot="act"), what)
         state.kept, state.running, state.ended = kept, None, True

@@ -348,6 +348,10 @@ HANDLERS: dict[str, Handler] = {
         "weights of the sources", "NAME=WEIGHT of every source, or: reset",
         lambda app, t: prompts.read_mix(t, app.state.run),
     ),
+    "recipe.change": _prompt(
+        "weight decay, dropout or schedule", prompts.RECIPE_FORMS,
+        lambda app, t: prompts.read_recipe(t, app.state.run),
+    ),
     "note.add": _prompt("note", "text of the note", _note),
     "policy.change": _prompt("policy", POLICY_FORMS, _policy),
     "proposal.confirm": _confirm_proposal,

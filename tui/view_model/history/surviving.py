@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fttui.engine.protocol.command_kinds import Quarantine, SkipBatches
+from fttui.engine.protocol.command_kinds import Quarantine, ResetLr, SkipBatches, undo_schedule
 from fttui.engine.protocol.commands import describe_command
 from fttui.engine.protocol.events import (
     CheckpointSaved,
@@ -231,12 +231,23 @@ def _commands(before: RunSettings, after: RunSettings) -> Iterator[str]:
         yield f"clip {'off' if after.clip is None else repr(after.clip)}"
     if after.nonfinite != before.nonfinite:
         yield f"policy nonfinite {shlex.quote(after.nonfinite)}"
+    yield from _of_recipe(before, after)
     if after.mix != before.mix:
         words = [shlex.quote(f"{name}={weight!r}") for name, weight in after.mix.items()]
         yield f"mix {' '.join(words or ['reset'])}"
     for lift, ids in ((True, _without(before, after)), (False, _without(after, before))):
         if ids:
             yield describe_command(Quarantine(ids=ids, lift=lift))
+
+
+def _of_recipe(before: RunSettings, after: RunSettings) -> Iterator[str]:
+    """Yield the commands that lead to another weight decay, dropout and schedule."""
+    for verb in ("weight_decay", "dropout"):
+        value = getattr(after, verb)
+        if value != getattr(before, verb):
+            yield f"{verb} {'reset' if value is None else repr(value)}"
+    if after.schedule != before.schedule:
+        yield describe_command(undo_schedule(ResetLr(), after))
 
 
 def _without(these: RunSettings, others: RunSettings) -> tuple[str, ...]:

@@ -7,8 +7,27 @@ from dataclasses import dataclass
 from itertools import product
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.command_args import CommandError, number, parse_clip
-from fttui.engine.protocol.command_kinds import ScaleLr, SetClip, SetLr, SettingCommand
+from fttui.engine.protocol.command_args import (
+    CommandError,
+    number,
+    parse_clip,
+    parse_dropout,
+    parse_mix,
+    parse_schedule,
+    parse_weight_decay,
+)
+from fttui.engine.protocol.command_kinds import (
+    ScaleLr,
+    SetClip,
+    SetDropout,
+    SetLr,
+    SetMix,
+    SetSchedule,
+    SettingCommand,
+    SetWeightDecay,
+    undo_schedule,
+)
+from fttui.engine.protocol.commands import describe_command
 from fttui.engine.protocol.settings import RunSettings
 
 NOW = "now"
@@ -23,7 +42,7 @@ class Choice:
     """One value of one setting."""
 
     setting: str
-    """`lr` or `clip`."""
+    """Its name, such as `lr` or `clip`."""
     value: str
     """The value as it was typed."""
 
@@ -67,8 +86,50 @@ def _clip(value: str, now: RunSettings) -> SettingCommand:
     return SetClip(value=now.clip if percentile is None else None, percentile=percentile)
 
 
-_SETTINGS: dict[str, Callable[[str, RunSettings], SettingCommand]] = {"lr": _lr, "clip": _clip}
+def _weight_decay(value: str, now: RunSettings) -> SettingCommand:
+    return SetWeightDecay(value=now.weight_decay) if value == NOW else parse_weight_decay([value])
+
+
+def _dropout(value: str, now: RunSettings) -> SettingCommand:
+    return SetDropout(rate=now.dropout) if value == NOW else parse_dropout([value])
+
+
+def _schedule(value: str, now: RunSettings) -> SettingCommand:
+    if value != NOW:
+        return parse_schedule([value])
+    return undo_schedule(SetSchedule(shape=""), now)
+
+
+def _mix(value: str, now: RunSettings) -> SettingCommand:
+    """Parse weights such as `code:2/math:1`."""
+    if value == NOW:
+        return SetMix(weights=now.mix)
+    weights = [part.rpartition(":") for part in value.split("/")]
+    if not all(colon for _, colon, _ in weights):
+        return parse_mix([value])
+    return parse_mix([f"{name}={weight}" for name, _, weight in weights])
+
+
+_SETTINGS: dict[str, Callable[[str, RunSettings], SettingCommand]] = {
+    "lr": _lr,
+    "clip": _clip,
+    "weight_decay": _weight_decay,
+    "dropout": _dropout,
+    "schedule": _schedule,
+    "mix": _mix,
+}
 """The settings that can be changed while a run trains and that a race can vary."""
+
+
+def commands_of(settings: RunSettings, now: RunSettings) -> list[SettingCommand]:
+    """Return the commands that put settings in force again, as far as a race can vary them.
+
+    Learning rate and clip are always set, the others where they differ from those in force, `now`.
+    """
+    wanted = {name: make(NOW, settings) for name, make in _SETTINGS.items()}
+    present = {name: make(NOW, now) for name, make in _SETTINGS.items()}
+    always = ("lr", "clip")
+    return [one for name, one in wanted.items() if name in always or one != present[name]]
 
 
 def parse_variants(words: Sequence[str]) -> tuple[Variant, ...]:
@@ -106,10 +167,10 @@ def _axis(word: str) -> tuple[str, list[Choice]]:
             f"({', '.join(_SETTINGS)}) and its values, such as: {_FORM}"
         )
     choices = [Choice(setting, value.strip()) for value in values.split(",")]
-    seen: dict[SettingCommand | str, str] = {}
+    seen: dict[str, str] = {}
     for choice in choices:
         try:
-            same: SettingCommand | str = choice.command(RunSettings())
+            same = describe_command(choice.command(RunSettings()))
         except CommandError as error:
             raise ConfigError(f"{word}: {error}") from None
         same = NOW if choice.value == NOW else same

@@ -123,6 +123,8 @@ class Desk:
     def scheduled(self) -> None:
         self.happened.append("scheduled")
 
+    def prepare(self) -> None: ...
+
     def mark(self) -> None:
         self.happened.append("mark")
 

@@ -9,7 +9,7 @@ import pytest
 
 from fttui.engine.config.load import parse_resolved
 from fttui.engine.config.schema import RunConfig
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import RestOfSchedule, RunSettings
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.control.settings_store import load_desired, store_desired
 
@@ -55,6 +55,20 @@ def test_a_changed_configuration_counts_more_and_is_told(
     assert wanted.desired == msgspec.structs.replace(ASKED, **changed)
     assert len(wanted.overridden) == 1
     assert word in wanted.overridden[0]
+
+
+def test_a_changed_recipe_counts_more_than_a_command(run: RunDirectory) -> None:
+    rest = RestOfSchedule(shape="cosine", start=2, lr=1e-4)
+    asked = RunSettings(clip=1.0, weight_decay=0.1, dropout=0.0, schedule=rest)
+    store_desired(run, asked, config())
+    assert load_desired(run, config()).desired == asked
+    wanted = load_desired(run, config(weight_decay=0.2, schedule="linear"))
+    assert wanted.desired == RunSettings(clip=1.0, dropout=0.0)
+    assert wanted.overridden == [
+        "weight_decay as configured (0.1 was set before train.weight_decay changed)",
+        "schedule as configured (cosine from 0.0001 at step 2 was set before train.schedule or "
+        "train.lr changed)",
+    ]
 
 
 def test_a_changed_value_nobody_touched_is_taken_without_a_word(run: RunDirectory) -> None:

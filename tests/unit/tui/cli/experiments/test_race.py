@@ -217,7 +217,7 @@ def test_a_race_that_falls_back_to_the_training_loss_says_why(
         (["--resume"], "no race that was interrupted"),
         (["--cancel"], "no race that was interrupted"),
         ([], "no settings to try"),
-        (["weight_decay=0.1,0.2"], r"can change while a run trains (lr, clip)"),
+        (["momentum=0.1,0.2"], "can change while a run trains (lr, clip, weight_decay, dropout"),
     ],
 )
 def test_what_cannot_be_raced_is_refused(

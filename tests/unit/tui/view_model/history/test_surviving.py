@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.protocol.command_kinds import Rollback, SetMix, SkipBatches
+from fttui.engine.protocol.command_kinds import (
+    Rollback,
+    SetDropout,
+    SetMix,
+    SetSchedule,
+    SetWeightDecay,
+    SkipBatches,
+)
 from fttui.engine.protocol.commands import AnyCommand, parse_command
 from fttui.engine.protocol.events import (
     AnyEvent,
@@ -17,7 +24,7 @@ from fttui.engine.protocol.events import (
     RunStarted,
     StepFinished,
 )
-from fttui.engine.protocol.settings import RunSettings
+from fttui.engine.protocol.settings import RestOfSchedule, RunSettings
 from fttui.tui.view_model.history.surviving import SurvivingTimeline, surviving_timeline
 
 FRESH = RunSettings(clip=1.0)
@@ -180,6 +187,25 @@ def test_other_weights_of_the_sources_and_their_return_are_changes(journal: Jour
     (_, mixed), (_, reset) = journal.changes
     assert parse_command(mixed) == SetMix(weights=weights)
     assert parse_command(reset) == SetMix(weights={})
+
+
+def test_weight_decay_dropout_and_schedule_are_changes_with_all_digits(journal: Journal) -> None:
+    journal.train(1)
+    rest = RestOfSchedule(shape="cosine", start=1, lr=1e-4 / 3)
+    journal.set("weight_decay 0.3", weight_decay=1 / 3)
+    journal.set("dropout 0.0", dropout=0.0)
+    journal.set("schedule cosine", schedule=rest)
+    journal.train(1)
+    journal.set("weight_decay reset", weight_decay=None)
+    journal.set("schedule reset", schedule=None)
+    commands = [parse_command(text) for _, text in journal.changes]
+    assert commands == [
+        SetWeightDecay(value=1 / 3),
+        SetDropout(rate=0.0),
+        SetSchedule(shape="cosine", start=1, lr=1e-4 / 3),
+        SetWeightDecay(),
+        SetSchedule(shape=""),
+    ]
 
 
 def test_the_way_leads_through_checkpoints_of_older_timelines(journal: Journal) -> None:

@@ -1,11 +1,20 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.command_kinds import ScaleLr, SetClip, SetLr
+from fttui.engine.protocol.command_kinds import (
+    ScaleLr,
+    SetClip,
+    SetDropout,
+    SetLr,
+    SetMix,
+    SetSchedule,
+    SetWeightDecay,
+)
 from fttui.engine.protocol.settings import RunSettings
-from fttui.tui.view_model.race.variants import parse_variants
+from fttui.tui.view_model.race.variants import commands_of, parse_variants
 
 BEFORE = RunSettings(lr_scale=0.25, clip=0.7, clip_percentile=90.0)
 
@@ -33,6 +42,22 @@ def test_a_clip_in_force_keeps_its_percentile() -> None:
     assert off.commands(BEFORE) == (SetClip(),)
 
 
+def test_settings_of_the_recipe_are_raced_and_put_back() -> None:
+    words = ["weight_decay=0.1,now", "dropout=0", "schedule=cosine", "mix=a:2/b:1"]
+    one, now = parse_variants(words)
+    assert one.commands(BEFORE)[0] == SetWeightDecay(value=0.1)
+    assert now.commands(BEFORE) == (
+        SetWeightDecay(),
+        SetDropout(rate=0.0),
+        SetSchedule(shape="cosine"),
+        SetMix(weights={"a": 2.0, "b": 1.0}),
+    )
+    changed = msgspec.structs.replace(BEFORE, dropout=0.2, mix={"a": 1.0, "b": 1.0})
+    always = [ScaleLr(factor=0.25), SetClip(percentile=90.0)]
+    assert commands_of(BEFORE, BEFORE) == always
+    assert commands_of(BEFORE, changed) == [*always, SetDropout(), SetMix(weights={})]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -44,7 +69,9 @@ def test_a_clip_in_force_keeps_its_percentile() -> None:
         (["lr=1e-4,0.0001"], "0.0001 is the same as 1e-4"),
         (["lr=now,1e-4,now"], "now is the same as now"),
         (["lr=1e-4,2e-4", "lr=3e-4"], "lr is given twice"),
-        (["dropout=0.1,0.2"], r"expected a setting that can change while a run trains \(lr, clip"),
+        (["dropout=0.1,1"], "the dropout must be < 1"),
+        (["mix=a:1,b"], "expected NAME=WEIGHT"),
+        (["weights=0.1,0.2"], r"expected a setting that can change while a run trains \(lr, clip"),
         (["lr"], "expected a setting"),
         (["clip=p101,1"], "the percentile must be ≤ 100"),
         ([f"lr={','.join(map(str, range(1, 10)))}", f"clip={','.join(map(str, range(1, 10)))}"],
