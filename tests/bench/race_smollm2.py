@@ -114,8 +114,12 @@ def tell(raced: RunDirectory, whole: RunDirectory | None) -> None:
     for line in (*table_lines(state), *verdict_lines(state)):
         print(line)
     for run in (raced, *([whole] if whole else [])):
-        found = [r for r in _records(run) if isinstance(r.event, EvalFinished)]
-        print(run.id, *(f"step {r.step}: {r.event.metrics['loss']:.4f}" for r in found[-1:]))
+        found = [
+            f"step {one.step}: {one.event.metrics['loss']:.4f}"
+            for one in _records(run)
+            if isinstance(one.event, EvalFinished)
+        ]
+        print(run.id, *found[-1:])
 
 
 def _records(run: RunDirectory) -> list[Record]:

@@ -51,12 +51,16 @@ def test_commands_train_as_a_configuration_also_after_rollback_and_resume(tmp_pa
 def test_a_change_in_mid_run_can_be_planned_and_repeats(tmp_path: Path, fast: str) -> None:
     typed = new(tmp_path / "typed", train__fast=fast, **PLAIN)
     found = play(typed, Script(commands={3: [*TYPED, "schedule cosine"], 6: ["dropout reset"]}))
-    changes = [one for one in read_records(typed) if isinstance(one.event, CommandApplied)]
-    plans = ", ".join(f"{{step: {one.step}, command: {one.event.command}}}" for one in changes)
+    changes = [
+        (one.step, one.event.command)
+        for one in read_records(typed)
+        if isinstance(one.event, CommandApplied)
+    ]
+    plans = ", ".join(f"{{step: {step}, command: {command}}}" for step, command in changes)
     planned = new(tmp_path / "planned", train__fast=fast, interventions=f"[{plans}]", **PLAIN)
     assert play(planned).losses() == found.losses()
     plain = play(new(tmp_path / "plain", train__fast=fast, **PLAIN)).losses()
-    first = changes[0].step
+    first = changes[0][0]
     assert plain[first] == found.losses()[first]
     assert plain[first + 1] != found.losses()[first + 1]
     assert weights(typed) == weights(planned)

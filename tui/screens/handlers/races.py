@@ -87,7 +87,7 @@ async def _open(app: AppBase, run: RunDirectory, checkpoint: str | None) -> None
             begin_race(app, found.text, checkpoint)
 
     where = f"from {checkpoint}" if checkpoint else "from here"
-    title = f"race settings {where}: the values of lr and clip to try"
+    title = f"race settings {where}: the values to try"
     app.push_screen(PromptScreen(title, FORMS, lambda text: read_words(text, app.state)), answer)
 
 
