@@ -441,7 +441,7 @@ def explain(error: Exception) -> str:
             "the GPU is out of memory; `fttui check` lists changes that make the run fit, cheapest "
             "first: lower train.batch or data.max_length, set train.activation_checkpointing to "
             "true, train.optimizer to paged_adamw_8bit, train.activations to host, or "
-            "train.memory to lean"
+            "train.memory to lean or streamed"
         )
     if any(sign in str(error) for sign in _LOST_RANK_SIGNS):
         return "another rank died or stopped responding; see logs/rank-*.log and logs/engine.log"

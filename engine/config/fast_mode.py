@@ -22,6 +22,7 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
             config.model.quantize == "int8"
         ),
         "train.strategy: fsdp gathers and frees the weights of each layer": train.shards,
+        "train.memory: streamed copies the weights of each layer to the device": train.streams,
         "adapter: none trains the weights of the model itself": config.adapter.kind == "none",
         f"CUDA graphs need a CUDA device, and this is {kind}": (
             train.fast != "static" and kind != "cuda"

@@ -241,7 +241,7 @@ def head_notes(config: RunConfig) -> list[str]:
     There is none for embedding and reward models either, because they do not use the head.
     """
     without = config.task in ("contrastive", "reward")
-    quantized = config.train.memory == "lean" and not without
+    quantized = config.train.lean and not without
     return [_HEAD_IN_NF4] if quantized else []
 
 

@@ -8,7 +8,7 @@ the rest of the base model.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import bitsandbytes.functional as bnb
@@ -85,10 +85,13 @@ class QuantizedHead(nn.Module):
         self.biases = nn.ParameterList(
             nn.Parameter(part.detach().to(device), requires_grad=False) for part in biases
         )
+        self.enter: Callable[[int], None] = _stay
+        """Brings the weights of a slice to the device, if they are streamed."""
 
     def slices(self) -> Iterator[HeadSlice]:
         """Yield the weight of the output head, dequantized slice by slice, in vocabulary order."""
         for number, packed in enumerate(self.packed):
+            self.enter(number)
             state: Any = packed.quant_state
             bias = self.biases[number] if len(self.biases) else None
             yield HeadSlice(bnb.dequantize_4bit(packed.data, state), bias)
@@ -96,6 +99,10 @@ class QuantizedHead(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """Return logits [..., V] of states [..., H], for the few positions of generation."""
         return sliced_logits(states, self)
+
+
+def _stay(number: int) -> None:
+    """Leave the slices where they are: all are on the device."""
 
 
 def _packed(weight: Tensor, device: torch.device) -> nn.Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -51,6 +52,8 @@ from .quantization import (
     quantization_of,
     quick_buckets,
 )
+from .streaming.loading import quantizing_on
+from .streaming.weights import make_streamed
 from .tokenizer import hub_arguments, read_tokenizer, resolve_model
 from .vision import auto_class, beside_language_model, mark_as_text, sees_images
 
@@ -103,7 +106,6 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     with readable_load_errors(config.model.id, config.model.revision):
         progress("Loading tokenizer", 0, 1)
         found = read_tokenizer(source, config.model, config.data)
-        lean = config.train.memory == "lean"
         check_weight_files(source, config.model.revision)
         start = start_file(config.adapter)
         held = dtype
@@ -113,8 +115,11 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
         if start is not None and config.adapter.merge_first:
             progress("Merging the start adapter", 0, 1)
             merge_adapter(base, start, device)
-        if lean:
+        if config.train.lean:
             make_lean(base, device)
+        if config.train.streams:
+            progress("Moving weights to host memory", 0, 1)
+            make_streamed(base, _layers(base), device)
         new = found.new_tokens
         loaded = equip(base, found.tokenizer, config, device, progress, new, start)
     if found.known:
@@ -285,7 +290,7 @@ def _load_base(
         ConfigError: The configuration does not suit a model that sees images.
         ModelError: The files lack weights, or the model cannot be loaded with these settings.
     """
-    model, lean = config.model, config.train.memory == "lean"
+    model, train = config.model, config.train
     settings = AutoConfig.from_pretrained(source, **hub_arguments(model))
     if sees_images(settings):
         require(check_vision(config), {}, model.id)
@@ -293,13 +298,16 @@ def _load_base(
     if any((getattr(text, name, None) or 0) > 1 for name in EXPERTS):
         require(sharded_experts(config), {}, model.id)
     quantization = quantization_of(config, settings, dtype)
-    places = {"": device}
-    if lean and quantization is not None and device.type == "cuda":
+    places: dict[str, Any] = {"": device}
+    if train.streams:
+        places = {"": "cpu"}  # quantized on the device, tensor by tensor
+    elif train.lean and quantization is not None and device.type == "cuda":
         # Checkpoints that are already quantized cannot be split over devices: `make_lean` moves
         # their embedding and head afterwards.
         quantization.llm_int8_enable_fp32_cpu_offload = True
         places = ends_on_host(settings, device, trust_remote_code=model.trust_remote_code)
-    with weights_progress("Loading weights", progress), quick_buckets():
+    place = quantizing_on(device) if train.streams else nullcontext()
+    with weights_progress("Loading weights", progress), quick_buckets(), place:
         base, loaded = auto_class(settings).from_pretrained(
             source,
             dtype=loading_dtype(quantization, dtype),
@@ -438,4 +446,6 @@ def _memory_fact(base: Any) -> str:
     head = base.get_output_embeddings()
     if not isinstance(head, QuantizedHead):
         return "plain"
-    return f"lean: embedding on the host, head in NF4 in {len(head.packed)} slices"
+    ends = f"embedding on the host, head in NF4 in {len(head.packed)} slices"
+    streams = getattr(base, "streams", None)
+    return f"lean: {ends}" if streams is None else f"streamed: {ends}; {streams.fact}"

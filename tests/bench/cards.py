@@ -71,8 +71,8 @@ class Plan(NamedTuple):
     @property
     def way(self) -> str:
         """How the run trains, in a few words."""
-        train, words = self.found.config.train, []
-        words += ["lean"] if train.memory == "lean" else []
+        train = self.found.config.train
+        words: list[str] = [train.memory] if train.lean else []
         words += ["activations on the host"] if train.activations == "host" else []
         words += ["without graphs"] if train.fast == "off" else []
         return ", ".join(words) or "plain"

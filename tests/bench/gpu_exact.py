@@ -20,7 +20,10 @@ from fttui.engine.protocol.states import RunState
 from tests.support.optimizers import Make, Trained, goes_back, goes_on, makers
 
 ROLLBACKS = 20
+DEEP = 7
+"""Layers of the models of streamed runs, more than there are slots."""
 LEAN = {"train__memory": "lean", "model__quantize": "nf4", "train__optimizer": "paged_adamw_8bit"}
+STREAMED = {**LEAN, "train__memory": "streamed"}
 
 
 def main() -> None:
@@ -119,6 +122,7 @@ def _loader_peak(make: Make) -> int:
 def runs(folder: Path, only: str = "") -> dict[str, bool]:
     """Whole tiny runs with deterministic kernels: rolled back and resumed against straight."""
     from fttui.engine.train.loop.optimizer_kinds import OWN
+    from tests.support.tiny import tiny_llama
     from tests.support.training import Script, new_run, play
 
     found: dict[str, bool] = {}
@@ -158,6 +162,15 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
             "sft",
             {"train__fast": "on", **LEAN, "data__packing": "true", "data__max_length": 96},
         ),
+        "sft, streamed": ("sft", STREAMED),
+        "dpo, streamed, activations on the host": (
+            "dpo",
+            {
+                **STREAMED,
+                "train__activation_checkpointing": "true",
+                "train__activations": "host",
+            },
+        ),
         "contrastive, graphs, lean": ("contrastive", {"train__fast": "on", **LEAN}),
         "dpo, graphs, lean": ("dpo", {"train__fast": "on", **LEAN}),
         "kto, graphs, lean": ("kto", {"train__fast": "on", **LEAN}),
@@ -172,7 +185,14 @@ def runs(folder: Path, only: str = "") -> dict[str, bool]:
         places = [folder / f"{name.replace(', ', '-').replace(' ', '-')}-{i}" for i in range(4)]
         for place in places:
             place.mkdir()
-        made = [new_run(p, task, train__deterministic="true", **sets) for p in places]
+        if "streamed" in name:
+            deep = [{"model__id": str(tiny_llama(place, layers=DEEP))} for place in places]
+        else:
+            deep = [{} for _ in places]
+        made = [
+            new_run(p, task, train__deterministic="true", **sets, **own)
+            for p, own in zip(places, deep, strict=True)
+        ]
         first = play(made[0], device="cuda")
         straight = first.losses()
         back = play(made[1], Script({6: ["rollback 4"]}), device="cuda").losses()

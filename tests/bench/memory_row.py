@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,11 +84,24 @@ def planned(case: Case, config: Any, shape: str, device: str) -> MemoryEstimate 
     return estimate_memory(config, architecture, "cuda" if device == "cuda" else "cpu")
 
 
-def use_model(case: Case, device: str, shape: str, folder: Path, peaks: Peaks) -> None:
-    """Let the session load a random model, or put it on disk for the real loader."""
-    vars(session)["load_model"] = counted_loader(
-        shape, peaks, from_disk=case.loaded, loaded=lambda found: hold_to_cap(case, device)
-    )
+def use_model(
+    case: Case,
+    device: str,
+    shape: str,
+    folder: Path,
+    peaks: Peaks,
+    seen: Callable[[Any], None] = lambda found: None,
+) -> None:
+    """Let the session load a random model, or put it on disk for the real loader.
+
+    `seen` gets the loaded model.
+    """
+
+    def loaded(found: Any) -> None:
+        hold_to_cap(case, device)
+        seen(found)
+
+    vars(session)["load_model"] = counted_loader(shape, peaks, from_disk=case.loaded, loaded=loaded)
     if case.loaded:
         write_model(shape, folder / "model", device, case.layers)
 

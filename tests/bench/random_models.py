@@ -13,6 +13,7 @@ from fttui.engine.config.memory.architecture import read_architecture
 from fttui.engine.model.host_embedding import make_lean
 from fttui.engine.model.load import equip, load_model
 from fttui.engine.model.precision import compute_dtype
+from fttui.engine.model.streaming.weights import make_streamed
 from tests.support.families import family_shape, scaled_down
 from tests.support.shapes import SHAPES, random_llama
 from tests.support.tiny import byte_tokenizer
@@ -137,9 +138,12 @@ def counted_loader(
     def made(config: Any, device: Any, progress: Any) -> Any:
         tokenizer = byte_tokenizer()
         dtype = compute_dtype(config.model.precision, device)
-        base = random_llama(shape, tokenizer, device, nf4=True, dtype=dtype)
-        if config.train.memory == "lean":
+        streams = config.train.streams
+        base = random_llama(shape, tokenizer, device, nf4=True, dtype=dtype, host=streams)
+        if config.train.lean:
             make_lean(base, device)
+        if streams:
+            make_streamed(base, base.model.layers, device)
         return equip(base, tokenizer, config, device, progress)
 
     return load

@@ -1,20 +1,24 @@
-"""A whole run in lean mode: exact state, evaluation, samples, average and both tasks."""
+"""A whole run in lean and streamed mode: exact state, evaluation, samples, average, all tasks."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from fttui.engine.model import host_embedding
+from fttui.engine.model import host_embedding, load
 from fttui.engine.model.load import LoadedModel, load_model
+from fttui.engine.model.streaming.weights import make_streamed
 from fttui.engine.protocol.events import EvalFinished, RunStarted, SampleGenerated
 from fttui.engine.protocol.states import RunState
 from fttui.engine.train import session
 from tests.support.matrix import in_part
+from tests.support.tiny import tiny_llama
 from tests.support.training import Script, new_run, play
+from tests.unit.engine.model.streaming.late import LateCopies
 from tests.unit.engine.model.test_host_embedding import with_head_of
 
 LEAN: dict[str, Any] = {
@@ -49,6 +53,31 @@ def test_a_lean_run_is_steered_as_any_other(
     (sample,) = straight.events(SampleGenerated)
     assert sample.prompt == "alpha"
     assert straight.events(EvalFinished)[0].metrics["loss"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("task", ["sft", "contrastive", "dpo", "kto"])
+def test_a_streamed_run_is_a_lean_run_to_the_last_bit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, task: str
+) -> None:
+    """Also after a rollback, a pause and a resume, with copies that come late."""
+    monkeypatch.setattr(host_embedding, "SLICE_ELEMENTS", 3200)
+    monkeypatch.setattr(load, "make_streamed", partial(make_streamed, copies=LateCopies))
+    made = {}
+    for memory in ("lean", "streamed"):
+        folder = tmp_path / memory
+        folder.mkdir()
+        model = {"model__id": str(tiny_llama(folder, layers=5))}
+        made[memory] = new_run(folder, task, **{**LEAN, **model, "train__memory": memory})
+    lean = play(made["lean"]).losses()
+    script = Script({1: ["eval", "sample alpha"], 3: ["rollback 2"], 5: ["stop"]})
+    first = play(made["streamed"], script)
+    assert first.outcome.state is RunState.STOPPED
+    assert first.events(SampleGenerated)
+    again = play(made["streamed"], Script({6: ["pause release", "resume"]}), resume="last")
+    assert "slots" in again.events(RunStarted)[-1].facts["memory"]
+    assert again.losses() == lean
+    assert len(set(lean.values())) > 5, "it learns"
 
 
 @pytest.mark.parametrize("task", in_part(["contrastive", "dpo", "kto"], ["contrastive"]))

@@ -37,7 +37,9 @@ SHAPES: dict[str, dict[str, Any]] = {
 Qwen2.5-32B, but random."""
 
 
-def random_llama(shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: Any) -> Any:
+def random_llama(
+    shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: Any, host: bool = False
+) -> Any:
     """A frozen random Llama as `from_pretrained` with a `BitsAndBytesConfig` would give it.
 
     Args:
@@ -46,6 +48,7 @@ def random_llama(shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: A
         device: Where it is made; no weight is ever anywhere else.
         nf4: Whether the linears are quantized as by QLoRA.
         dtype: Of the weights that are not.
+        host: Whether each weight is moved to host memory as soon as it is made.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -65,14 +68,14 @@ def random_llama(shape: str, tokenizer: Any, device: Any, *, nf4: bool, dtype: A
         if nf4 and module is not model.get_output_embeddings():
             for name, linear in list(module.named_children()):
                 if isinstance(linear, torch.nn.Linear) and name != "lm_head":
-                    setattr(module, name, _nf4(linear, device, dtype))
-    _fill(model, device, dtype)
+                    setattr(module, name, _nf4(linear, device, dtype, host))
+    _fill(model, device, dtype, host)
     if nf4:
         _mark(model, dtype)
     return model.requires_grad_(False)
 
 
-def _nf4(linear: Any, device: Any, dtype: Any) -> Any:
+def _nf4(linear: Any, device: Any, dtype: Any, host: bool) -> Any:
     """The linear, quantized from random weights."""
     import bitsandbytes as bnb
     import torch
@@ -88,6 +91,9 @@ def _nf4(linear: Any, device: Any, dtype: Any) -> Any:
     )
     weight = torch.randn(linear.weight.shape, device=device, dtype=dtype) * 0.02
     packed, state = bnb.functional.quantize_4bit(weight, compress_statistics=True, quant_type="nf4")
+    if host:
+        packed = packed.cpu()
+        state.to("cpu")
     made.weight = bnb.nn.Params4bit(
         packed, requires_grad=False, quant_state=state, quant_type="nf4", bnb_quantized=True,
         compress_statistics=True, module=made,
@@ -96,7 +102,7 @@ def _nf4(linear: Any, device: Any, dtype: Any) -> Any:
     return made
 
 
-def _fill(model: Any, device: Any, dtype: Any) -> None:
+def _fill(model: Any, device: Any, dtype: Any, host: bool) -> None:
     """Give what is still without memory random values, and buffers their computed ones."""
     import torch
 
@@ -106,6 +112,7 @@ def _fill(model: Any, device: Any, dtype: Any) -> None:
                 values = torch.ones(parameter.shape, device=device, dtype=dtype)
                 if parameter.ndim > 1:
                     values = torch.randn(parameter.shape, device=device, dtype=dtype) * 0.02
+                values = values.cpu() if host else values
                 setattr(module, name, torch.nn.Parameter(values, requires_grad=False))
     with torch.device(device):
         model.model.rotary_emb = type(model.model.rotary_emb)(model.config)

@@ -121,12 +121,12 @@ def _check_special_tokens(config: RunConfig) -> Iterator[Problem]:
                 f"got {blank[0]!r}, but a token is a text without white space at its ends; correct "
                 "or remove it",
             )
-        if tokens and config.train.memory == "lean":
+        if tokens and config.train.lean:
             yield Problem(
                 key,
-                "is set, but train.memory: lean keeps embedding and head in forms that cannot be "
-                "trained; set train.memory: plain, or remove the key if the tokenizer has the "
-                "tokens",
+                f"is set, but train.memory: {config.train.memory} keeps embedding and head in "
+                "forms that cannot be trained; set train.memory: plain, or remove the key if the "
+                "tokenizer has the tokens",
             )
     repeated = sorted({one for one in config.added_tokens if config.added_tokens.count(one) > 1})
     if repeated:

@@ -44,14 +44,20 @@ def check_experts(config: RunConfig) -> list[Problem]:
     found = list(sharded_experts(config))
     if config.train.fast == "on":
         found.append(Problem("train.fast", refusal(MIXTURE_OF_EXPERTS)))
+    if config.train.streams:
+        text = "got streamed, which does not support mixtures of experts; set lean"
+        found.append(Problem("train.memory", text))
     return found
 
 
 def check_vision(config: RunConfig) -> list[Problem]:
     """Return the settings that a vision-language model does not support."""
     found = list(sharded_vision(config))
-    if config.train.memory == "lean":
-        text = "got lean, which does not support vision-language models; set train.memory: plain"
+    if config.train.lean:
+        text = (
+            f"got {config.train.memory}, which does not support vision-language models; set "
+            "train.memory: plain"
+        )
         found.append(Problem("train.memory", text))
     return found
 

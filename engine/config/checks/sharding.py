@@ -124,11 +124,11 @@ def _optimizer(config: RunConfig) -> Iterator[Problem]:
 
 def _memory(config: RunConfig) -> Iterator[Problem]:
     train = config.train
-    if train.memory == "lean":
+    if train.lean:
         yield Problem(
             "train.memory",
-            "got lean, which keeps embedding and head in forms that cannot be split; set plain, "
-            + _KEEP,
+            f"got {train.memory}, which keeps embedding and head in forms that cannot be split; "
+            f"set plain, {_KEEP}",
         )
     if train.activations == "host":
         yield Problem(

@@ -21,6 +21,7 @@ from ...protocol.command_kinds import (
 )
 from ...protocol.commands import parse_command
 from ..fast_mode import refusal, why_not_fast
+from ..memory.streaming import why_not_streamed
 from ..schema import RunConfig
 from ..sections.optimizers import OPTIMIZERS
 from ..tasks import COMPARING_TASKS
@@ -170,7 +171,9 @@ def _check_whole_model(config: RunConfig) -> Iterator[Problem]:
         return
     cures = {
         ("model.quantize", config.model.quantize, "none"): "quantized weights cannot be trained",
-        ("train.memory", train.memory, "plain"): "lean keeps weights in forms without gradients",
+        ("train.memory", train.memory, "plain"): (
+            f"{train.memory} keeps weights in forms without gradients"
+        ),
         ("adapter.init", adapter.init, "default"): "there is no adapter to initialize",
         ("train.lr_ratios.lora_b", train.lr_ratios.lora_b, 1.0): "there is no adapter",
         ("train.lr_ratios.embeddings", train.lr_ratios.embeddings, 1.0): "there is no adapter",
@@ -278,11 +281,12 @@ def _check_whole_modules(config: RunConfig) -> Iterator[Problem]:
             f"got {ratio:g}, but no module is fully trained; set adapter.modules_to_save, such as "
             "[embed_tokens], or data.special_tokens, or remove the ratio",
         )
-    if names and config.train.memory == "lean":
+    if names and config.train.lean:
         yield Problem(
             "adapter.modules_to_save",
-            f"got {', '.join(names)}, but train.memory: lean keeps embedding and head in forms "
-            "that cannot be trained; set train.memory: plain, or an empty list",
+            f"got {', '.join(names)}, but train.memory: {config.train.memory} keeps "
+            "embedding and head in forms that cannot be trained; set train.memory: plain, or an "
+            "empty list",
         )
 
 
@@ -305,11 +309,12 @@ def _check_next_token_loss(config: RunConfig) -> Iterator[Problem]:
 
 def _check_smoothing(config: RunConfig) -> Iterator[Problem]:
     smoothing, focal = config.train.label_smoothing, config.train.focal
-    if smoothing and config.train.memory == "lean":
+    if smoothing and config.train.lean:
         yield Problem(
             "train.label_smoothing",
-            f"got {smoothing:g}, which needs the whole output head, but train.memory: lean keeps "
-            "it in slices; set train.memory: plain, or train.label_smoothing: 0",
+            f"got {smoothing:g}, which needs the whole output head, but train.memory: "
+            f"{config.train.memory} keeps it in slices; set train.memory: plain, or "
+            "train.label_smoothing: 0",
         )
     if smoothing and focal:
         yield Problem(
@@ -340,12 +345,14 @@ def _check_rollback(config: RunConfig) -> Iterator[Problem]:
 
 def _check_memory(config: RunConfig) -> Iterator[Problem]:
     train = config.train
-    if train.memory == "lean" and config.model.quantize != "nf4":
+    if train.lean and config.model.quantize != "nf4":
         yield Problem(
             "train.memory",
-            f"got lean, which keeps the head in NF4, but model.quantize is {config.model.quantize}"
-            "; set model.quantize: nf4, or train.memory: auto",
+            f"got {train.memory}, which keeps the head in NF4, but model.quantize is "
+            f"{config.model.quantize}; set model.quantize: nf4, or train.memory: auto",
         )
+    if train.streams and (reason := why_not_streamed(config)) is not None:
+        yield Problem("train.memory", f"got streamed, but {reason}; set lean")
     if train.whole_layers and train.activation_checkpointing is not True:
         kept = "keeps the activations of all layers"
         reason = "sets this number itself" if train.recomputes else kept

@@ -170,7 +170,7 @@ class MicroBatchShape:
     @property
     def _slim(self) -> bool:
         """Whether norms keep their input in its own precision instead of fp32."""
-        traits, lean = self.arch.traits, self.config.train.memory == "lean"
+        traits, lean = self.arch.traits, self.config.train.lean
         return (self.fast and traits.common_norms) or (lean and traits.common_norms_in_lean)
 
     @property
@@ -321,7 +321,7 @@ class MicroBatchShape:
         states = tokens * arch.hidden * (4 + 3 * self.number)
         if config.task == "reward":  # one number per sequence instead of logits
             return states, 0, 0
-        if config.train.memory == "lean":
+        if config.train.lean:
             part = min(SLICE_ELEMENTS, arch.vocabulary * arch.hidden)
             width = part // arch.hidden
             return states, min(tokens * width, SLICE_LOGITS) * SLICE_BYTES, part * self.number

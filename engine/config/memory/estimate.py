@@ -13,10 +13,11 @@ from msgspec.structs import replace
 
 from ..schema import RunConfig
 from ..sections.optimizers import TrainedTensor, state_bytes
-from .activation_memory import MicroBatchShape, in_fast_mode
+from .activation_memory import MicroBatchShape, Moment, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
 from .sharding import casts_at_once, gathered_bytes, gradient_copies, parts, split_weights
+from .streaming import Streamed, streamed_bytes
 
 __all__ = [
     "Architecture",
@@ -73,7 +74,7 @@ class MemoryEstimate:
 
     base: int
     """Weights of the linears and experts, quantized or not, with their quantization constants; in
-    lean mode also the output head."""
+    lean mode also the output head; in streamed mode the slots of both."""
     non_quantized: int
     """Embeddings, output head, norms and vision tower."""
     adapters: int
@@ -101,6 +102,11 @@ class MemoryEstimate:
     """Part of the context that is not allocated through PyTorch."""
     graphs: bool = False
     """Whether activations are in CUDA graphs, which keep their memory between steps."""
+    host: int = 0
+    """Host bytes of weights in streamed mode, page-locked, and of activation checkpoints beside
+    them; 0 in other modes."""
+    copied: int = 0
+    """Bytes of weights that a micro-batch copies to the device in streamed mode, at least."""
     loading: int = 0
     """Bytes of the weights at the end of loading, if they are more than `base` and
     `non_quantized`: stacked experts are quantized only after all weights are loaded. Loading may
@@ -170,21 +176,15 @@ def estimate_memory(
     average_bytes, adapter_bytes = average_bytes // split, adapter_bytes // split
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
     copies = gradient_copies(config, graphs=graphs)
-    moment = MicroBatchShape(
-        config,
-        arch,
-        formats.compute,
-        formats.adapter,
-        0 if config.adapter.kind == "none" else trained // arch.layers,
-        sequences_per_micro_batch(config),
-        graphs,
-    ).fullest()
+    moment = _fullest(config, arch, formats, trained, graphs=graphs)
     workspace = gathered + casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
+    streamed = _streamed(config, arch, formats)
+    whole += streamed.host if device == "cpu" else 0  # the slots are beside the weights there
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
     outside = CONTEXT_BYTES[device] + (GRAPH_BYTES * arch.layers if graphs else 0)
     wasted = FRAGMENTATION * (held + moment.activations + moment.logits + workspace)
     if graphs:
-        pool = SLICED_POOL_BYTES if config.train.memory == "lean" else POOL_BYTES
+        pool = SLICED_POOL_BYTES if config.train.lean else POOL_BYTES
         wasted = FRAGMENTATION * (held + workspace) + pool
     return MemoryEstimate(
         base=int(whole),
@@ -202,8 +202,25 @@ def estimate_memory(
         paged=int(paged),
         outside=int(outside),
         graphs=graphs,
+        host=streamed.host,
+        copied=streamed.copied,
         loading=int(_loading(config, arch, formats, whole + kept)),
     )
+
+
+def _fullest(
+    config: RunConfig, arch: Architecture, formats: _Formats, trained: int, *, graphs: bool
+) -> Moment:
+    """Return the moment of a micro-batch at which the most memory is alive."""
+    return MicroBatchShape(
+        config,
+        arch,
+        formats.compute,
+        formats.adapter,
+        0 if config.adapter.kind == "none" else trained // arch.layers,
+        sequences_per_micro_batch(config),
+        graphs,
+    ).fullest()
 
 
 def _casts(config: RunConfig, arch: Architecture, trained: int, formats: _Formats) -> float:
@@ -258,10 +275,12 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
 
     In lean mode the output head counts with the linears, and the embedding is not on the device.
     """
-    if config.train.memory == "lean":
+    small = 2 * (arch.norm_params + arch.router_params)
+    if config.train.streams:
+        return _streamed(config, arch, formats).slots + _table_bytes(config, arch), small
+    if config.train.lean:
         head = arch.vocabulary * arch.hidden
-        small = arch.norm_params + arch.router_params
-        return _nf4_bytes(config, arch) + head * _nf4_share(double=True), 2 * small
+        return _nf4_bytes(config, arch) + head * _nf4_share(double=True), small
     others = (arch.other_params + arch.tower_params) * formats.compute
     if config.model.quantize == "none":
         return (arch.linear_params + arch.expert_params) * formats.compute, others
@@ -272,11 +291,29 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
     return _nf4_bytes(config, arch), others
 
 
+def _streamed(config: RunConfig, arch: Architecture, formats: _Formats) -> Streamed:
+    """Return the memory and traffic of streamed mode; all 0 in other modes."""
+    if not config.train.streams:
+        return Streamed()
+    layer = arch.linear_params / arch.layers * _nf4_share(double=config.model.double_quant)
+    kept = 0
+    if config.train.activations == "host":
+        tokens = sequences_per_micro_batch(config) * config.data.max_length
+        kept = tokens * arch.hidden * arch.layers * formats.compute
+    found = streamed_bytes(arch, layer, _nf4_share(double=True), formats.compute)
+    return Streamed(found.slots, found.host + kept, found.copied)
+
+
 def _nf4_bytes(config: RunConfig, arch: Architecture) -> float:
-    double = config.model.double_quant
+    share = _nf4_share(double=config.model.double_quant)
+    return (arch.linear_params + arch.expert_params) * share + _table_bytes(config, arch)
+
+
+def _table_bytes(config: RunConfig, arch: Architecture) -> int:
+    """Return the bytes of the tables of double quantization, which are the same for every size."""
     stacks = STACKS if arch.mixture else 0
-    tables = arch.layers * (len(arch.linears) + stacks) * NF4_TABLES_BYTES if double else 0
-    return (arch.linear_params + arch.expert_params) * _nf4_share(double=double) + tables
+    matrices = arch.layers * (len(arch.linears) + stacks)
+    return matrices * NF4_TABLES_BYTES if config.model.double_quant else 0
 
 
 def _nf4_share(*, double: bool) -> float:

@@ -23,6 +23,7 @@ from .micro_batch import (
     reasonable_on_cpu,
     work_of_update,
 )
+from .streaming import HOST_SHARE, may_be_lean, may_stream
 
 SPARE = 0.1
 """Share of the free memory that is not used for keeping activations: it is left for evaluations,
@@ -52,11 +53,19 @@ class Fit:
     """Settings that were chosen because there is free memory."""
     divided: str = ""
     """The micro-batch that was chosen for `train.batch: auto`, with the reason."""
+    host_free_bytes: int = 0
+    """Free host memory of one rank; it counts only where weights stream from it."""
 
     @property
     def fits(self) -> bool:
         """Whether the free memory is enough for the likely estimate and for loading the model."""
-        return max(self.estimate.likely, self.estimate.loading) <= self.free_bytes
+        need = max(self.estimate.likely, self.estimate.loading)
+        return need <= self.free_bytes and self.fits_host
+
+    @property
+    def fits_host(self) -> bool:
+        """Whether host memory is enough for the weights that stream from it."""
+        return self.estimate.host <= HOST_SHARE * self.host_free_bytes
 
 
 def fit(
@@ -66,9 +75,10 @@ def fit(
 
     They keep their fastest values as long as the high estimate fits. Otherwise the first
     alternative whose high estimate fits is chosen. If there is none, and the fastest values do not
-    fit by the likely estimate either, the smallest alternative is chosen if it does. If none is
-    chosen, `activation_checkpointing: auto` keeps the activations of as many layers as fit. On a
-    CPU no alternative is tried, and this setting recomputes all layers.
+    fit by the likely estimate either, the smallest alternative is chosen if it does. Streamed mode,
+    which is the slowest, is an alternative only where no other one is chosen. If none is chosen,
+    `activation_checkpointing: auto` keeps the activations of as many layers as fit. On a CPU no
+    alternative is tried, and this setting recomputes all layers.
 
     `train.batch: auto` never needs such an alternative: these are decided for a single sequence,
     and stay for larger micro-batches. `lengths` are tokens of rows that stand for all, if known.
@@ -78,13 +88,19 @@ def fit(
     free = free_memory_bytes(config, hardware)
     settled = _settled(config)
     plain = estimate_memory(settled, arch, hardware.kind, bf16=hardware.bf16)
+    host_free = hardware.host_free_bytes // config.train.devices
     if hardware.kind == "cuda" and plain.high > free:
-        found = _smaller(config, plain, free)
-        if found and (plain.likely > free >= found.estimate.likely or found.estimate.high <= free):
-            return found
+        for alternatives in (_alternatives(config, arch), _streamed(config, arch)):
+            found = _smaller(config, plain, free, host_free, alternatives)
+            if found and (
+                plain.likely > free >= found.estimate.likely or found.estimate.high <= free
+            ):
+                return found
+            if plain.likely <= free:
+                break
     if config.train.activation_checkpointing == "auto" and hardware.kind == "cuda":
-        return _keep_activations(settled, plain, free)
-    return Fit(settled, plain, free)
+        return _keep_activations(settled, plain, free, host_free)
+    return Fit(settled, plain, free, host_free_bytes=host_free)
 
 
 def _with_micro_batch(
@@ -107,7 +123,8 @@ def _with_micro_batch(
     refused: dict[int, str] = {}
     for size in sizes[1:]:
         found = fit(_with_train(base, batch=size), arch, hardware)
-        if found.chosen or found.estimate.high > found.free_bytes * (1 - SPARE):
+        unsure = found.estimate.high > found.free_bytes * (1 - SPARE)
+        if found.chosen or unsure or not found.fits_host:
             refused[size] = "would not fit in memory"
             break
         if hardware.kind == "cpu" and not reasonable_on_cpu(found.config):
@@ -127,30 +144,56 @@ def _batch(found: Fit) -> int:
     return found.config.train.micro_batch_size
 
 
+def surely_fits(found: Fit, micro_batch: int) -> bool:
+    """Whether the same run would fit with micro-batches of another size, with `SPARE` left.
+
+    Layers that keep their activations because there is room are recomputed then.
+    """
+    train = found.config.train
+    sequences = train.accumulation * train.micro_batch_size
+    each: dict[str, object] = {"batch": micro_batch}
+    if found.faster:
+        each |= {"activation_checkpointing": True, "whole_layers": 0}
+    if train.sequences_per_update is None:
+        each["accumulate"] = sequences // micro_batch
+    config = _with_train(found.config, **each)
+    other = replace_fit(found, config=config, estimate=_again(found.estimate, config))
+    return other.fits_host and other.estimate.high <= found.free_bytes * (1 - SPARE)
+
+
 def _again(estimate: MemoryEstimate, config: RunConfig) -> MemoryEstimate:
     """Return the estimate for another configuration with the same model and device."""
     return estimate_memory(config, estimate.architecture, estimate.device, bf16=estimate.bf16)
 
 
-def _smaller(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit | None:
+def _smaller(
+    config: RunConfig,
+    plain: MemoryEstimate,
+    free: int,
+    host_free: int,
+    alternatives: Iterator[dict[str, str]],
+) -> Fit | None:
     """Return the first alternative whose high estimate fits, or else the smallest one.
 
-    None if no alternative saves enough memory to be considered.
+    None if no alternative saves enough memory to be considered, or fits in host memory.
     """
     candidates = []
-    for changes in _alternatives(config, plain.architecture):
+    for changes in alternatives:
         settled = _with_train(_settled(config), **changes)
         need = _again(plain, settled)
         if plain.likely - need.likely < SMALLEST_SAVING * plain.likely:
             continue
         settings = tuple(f"train.{key}: {value}" for key, value in changes.items())
-        candidates.append(Fit(settled, need, free, settings))
+        one = Fit(settled, need, free, settings, host_free_bytes=host_free)
+        if not one.fits_host:
+            continue
+        candidates.append(one)
         if need.high <= free:
             return candidates[-1]
     return min(candidates, key=lambda one: one.estimate.likely, default=None)
 
 
-def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fit:
+def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int, host_free: int) -> Fit:
     """Keep the activations of as many of the last layers as fit; the others are recomputed.
 
     `SPARE` of the free memory stays free. If no layer fits, or activations are on the host, the
@@ -169,7 +212,7 @@ def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fi
 
     count = bisect_left(range(1, layers + 1), True, key=lambda n: not fits(n))
     if count == 0 or config.train.activations == "host":
-        return Fit(config, plain, free)
+        return Fit(config, plain, free, host_free_bytes=host_free)
     settled = with_whole(count)
     found = _again(plain, settled)
     settings = (
@@ -177,7 +220,7 @@ def _keep_activations(config: RunConfig, plain: MemoryEstimate, free: int) -> Fi
         if count == layers
         else f"train.whole_layers: {count} (of {layers}; they keep their activations)"
     )
-    return Fit(settled, found, free, faster=(settings,))
+    return Fit(settled, found, free, faster=(settings,), host_free_bytes=host_free)
 
 
 def free_memory_bytes(config: RunConfig, hardware: Hardware) -> int:
@@ -207,22 +250,24 @@ def _alternatives(config: RunConfig, arch: Architecture) -> Iterator[dict[str, s
     """
     train = config.train
     slower = [{"fast": "off"}] if train.fast == "auto" else []
-    if train.activations == "auto" and _may_wait_on_host(config):
-        slower.append({"activations": "host"})
+    slower += _on_host(config)
     yield from slower
-    if train.memory == "auto" and _may_be_lean(config, arch):
+    if train.memory == "auto" and may_be_lean(config, arch):
         yield {"memory": "lean"}
         yield from ({"memory": "lean", **change} for change in slower)
 
 
-def _may_be_lean(config: RunConfig, arch: Architecture) -> bool:
-    """Whether lean mode supports the run: NF4, text only, embedding and head not trained."""
-    adapter = config.adapter
-    targets = adapter.targets if isinstance(adapter.targets, list) else []
-    at_ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
-    trains_ends = adapter.modules_to_save or config.added_tokens or at_ends
-    supported = config.model.quantize == "nf4" and not config.train.shards
-    return supported and not trains_ends and not arch.sees_images
+def _streamed(config: RunConfig, arch: Architecture) -> Iterator[dict[str, str]]:
+    """Yield the decisions that let the weights of layers stream from host memory, if possible."""
+    if config.train.memory == "auto" and may_stream(config, arch):
+        yield {"memory": "streamed"}
+        yield from ({"memory": "streamed", **change} for change in _on_host(config))
+
+
+def _on_host(config: RunConfig) -> list[dict[str, str]]:
+    """Return the decision to keep activation checkpoints in host memory, if it is open."""
+    open_to_it = config.train.activations == "auto" and _may_wait_on_host(config)
+    return [{"activations": "host"}] if open_to_it else []
 
 
 @dataclass(frozen=True)
@@ -238,7 +283,10 @@ class ConfigChange:
 
 
 def changes_to_fit(
-    estimate: MemoryEstimate, free_bytes: int, config: RunConfig
+    estimate: MemoryEstimate,
+    free_bytes: int,
+    config: RunConfig,
+    host_free_bytes: int | None = None,
 ) -> Iterator[ConfigChange]:
     """Yield changes until the high estimate fits or no change is left, the least costly first.
 
@@ -248,6 +296,7 @@ def changes_to_fit(
         estimate: The estimate for `config`.
         free_bytes: Memory that is free on the device now, not the card's size.
         config: The run as configured.
+        host_free_bytes: Host memory that is free now; None lets weights stream in any case.
     """
     need = estimate
     for text, change in _changes(estimate.architecture):
@@ -257,17 +306,24 @@ def changes_to_fit(
         after = _again(need, changed)
         if need.likely - after.likely < SMALLEST_SAVING * need.likely:
             continue
+        if host_free_bytes is not None and after.host > HOST_SHARE * host_free_bytes:
+            continue
         config, need = changed, after
         yield ConfigChange(text(config), config, need)
 
 
-def advice(estimate: MemoryEstimate, free_bytes: int, config: RunConfig) -> list[str]:
+def advice(
+    estimate: MemoryEstimate,
+    free_bytes: int,
+    config: RunConfig,
+    host_free_bytes: int | None = None,
+) -> list[str]:
     """Return the changes as text lines with the memory needed after each; empty if the run fits.
 
     If the changes are not surely enough, a last line says what to do then.
     """
     need, lines = estimate, []
-    for change in changes_to_fit(estimate, free_bytes, config):
+    for change in changes_to_fit(estimate, free_bytes, config, host_free_bytes):
         need = change.need
         lines.append(f"{change.text} → {_gib(need)}{_verdict(need, free_bytes)}")
     if need.high <= free_bytes:
@@ -290,7 +346,14 @@ def too_large(found: Fit) -> str:
             f"{found.free_bytes / GIB:.1f} GiB is free; use a smaller model, or a device with more "
             f"memory"
         )
-    lines = advice(found.estimate, found.free_bytes, found.config)
+    if not found.fits_host:
+        return (
+            f"the weights that train.memory: streamed keeps in host memory do not fit there: "
+            f"{found.estimate.host / GIB:.1f} GiB is needed, and {HOST_SHARE:.0%} of the "
+            f"{found.host_free_bytes / GIB:.1f} GiB that is free may be taken; end other programs, "
+            f"set train.memory: auto, or choose a smaller model"
+        )
+    lines = advice(found.estimate, found.free_bytes, found.config, found.host_free_bytes)
     changes = "\n".join(f"  {line}" for line in lines)
     return f"the run does not fit in memory; apply these changes in order until it does:\n{changes}"
 
@@ -330,7 +393,7 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
     )
     yield (
         lambda c: "Set train.memory: lean (embedding in host memory, output head in four bits)",
-        lambda c: _with_train(c, memory="lean") if _may_be_lean(c, arch) else c,
+        lambda c: _with_train(c, memory="lean") if may_be_lean(c, arch) else c,
     )
     yield lambda c: "Set adapter.dropout: 0", lambda c: _with_adapter(c, dropout=0.0)
     yield (
@@ -339,11 +402,19 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
     )
     yield lambda c: "Set model.quantize: nf4", _in_nf4
     yield lambda c: "Set model.double_quant: true", lambda c: _with_model(c, double_quant=True)
+    yield _streamed_text, lambda c: _with_train(c, memory="streamed") if may_stream(c, arch) else c
     for _ in range(4):
         yield lambda c: f"Set data.max_length: {c.data.max_length}", _shorter
     for _ in range(3):
         yield lambda c: f"Set train.batch: {c.train.batch} (fewer negatives)", _fewer_pairs
     yield lambda c: f"Set adapter.r: {c.adapter.r}", _lower_rank
+
+
+def _streamed_text(config: RunConfig) -> str:
+    return (
+        "Set train.memory: streamed (as lean, with the weights of all layers in host memory; the "
+        "same result, slower)"
+    )
 
 
 def _in_nf4(config: RunConfig) -> RunConfig:

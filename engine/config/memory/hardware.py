@@ -34,6 +34,8 @@ class Device:
     total_bytes: int
     free_bytes: int
     bf16: bool
+    link: tuple[int, int] | None = None
+    """Generation of PCI Express and number of lanes of its link to the host, if they are known."""
 
 
 @dataclass(frozen=True)
@@ -184,4 +186,17 @@ def _describe_device(nvml: Any, handle: Any, host: HostMemory) -> Device:
         total, free = host.total_bytes, host.available_bytes
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     name = nvml.nvmlDeviceGetName(handle)
-    return Device(name=name, total_bytes=total, free_bytes=free, bf16=capability >= BF16_CAPABILITY)
+    bf16 = capability >= BF16_CAPABILITY
+    return Device(name, total, free, bf16, link=_link(nvml, handle))
+
+
+def _link(nvml: Any, handle: Any) -> tuple[int, int] | None:
+    """Return the fastest generation that card and slot have, and the lanes; None if unknown.
+
+    The generation of the moment does not count: an idle link is slowed down to save power.
+    """
+    try:
+        generation = int(nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle))
+        return generation, int(nvml.nvmlDeviceGetCurrPcieLinkWidth(handle))
+    except nvml.NVMLError:
+        return None

@@ -17,6 +17,9 @@ in fp32."""
 SLICE_ELEMENTS = 2**26
 """Elements of the output matrix that are dequantized at once in lean mode: 128 MiB in half
 precision, as much as a large linear layer."""
+SLOTS = 2
+"""Slots on the device for streamed layers, and for streamed slices of the head: one computes while
+the next one is copied."""
 KEPT_GRAPH_BYTES = 128 * 2**20
 """Bytes of autograd graphs that GradCache keeps from the first pass to the second. A larger value
 spares more second forward passes and raises the peak memory of a step by as much."""

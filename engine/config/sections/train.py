@@ -186,10 +186,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     whole_layers: CountOrZero = 0
     """With activation_checkpointing: true, number of last layers that keep their activations:
     faster, but each needs more memory; activation_checkpointing: auto sets it."""
-    memory: Literal["auto", "plain", "lean"] = "auto"
+    memory: Literal["auto", "plain", "lean", "streamed"] = "auto"
     """lean: input embedding in host memory, output head in NF4, for models that do not fit
-    otherwise (needs quantize: nf4); auto: lean if the memory estimate of `fttui run` requires
-    it."""
+    otherwise (needs quantize: nf4); streamed: lean, with the weights of all layers in host memory
+    and copied to the GPU layer by layer in every pass; auto: lean or, if that does not fit either,
+    streamed, if the memory estimate of `fttui run` requires it."""
     activations: Literal["auto", "device", "host"] = "auto"
     """Where activation checkpoints are kept until the backward pass; auto: in host memory if the
     memory estimate of `fttui run` requires it."""
@@ -245,6 +246,16 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     def shards(self) -> bool:
         """Whether each process holds a part of the model only."""
         return self.strategy == "fsdp"
+
+    @property
+    def lean(self) -> bool:
+        """Whether embedding and head have the forms of lean mode, which streamed mode has too."""
+        return self.memory in ("lean", "streamed")
+
+    @property
+    def streams(self) -> bool:
+        """Whether the weights of layers are in host memory and copied to the device to compute."""
+        return self.memory == "streamed"
 
     @property
     def recomputes(self) -> bool:

@@ -53,6 +53,8 @@ class DeviceOffload:
             if self._trainer.sharded is not None:
                 self._trainer.sharded.reshard()
             self._model.zero_grad(set_to_none=True)
+            if self._device.type == "cuda":
+                torch.cuda.synchronize(self._device)  # streamed weights may still be arriving
             for storage in self._storages():
                 self._emptied.append((storage, _bytes_of(storage).to("cpu", copy=True)))
                 storage.resize_(0)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fttui.engine.errors import FttuiError, ModelError
 
 from ...text.format import memory_term, plural, size
+from .streaming import streaming_cost
 
 if TYPE_CHECKING:
     from fttui.engine.config.load import LoadedConfig
@@ -71,12 +72,13 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
         yield f"  {memory_term(name):<24} {size(term_bytes):>10}"
     yield checkpoint_line(found.config, estimate)
     yield from decided(found)
+    yield from streaming_cost(found, hardware)
     why_not = why_not_fast(found.config, hardware.kind)
     why_not = why_not or (MIXTURE_OF_EXPERTS if architecture.mixture else None)
     yield f"fast mode: {fast_fact(found.config, why_not)}"
     if not found.fits:
         raise ModelError(too_large(found))
-    yield from advice(estimate, found.free_bytes, found.config)
+    yield from advice(estimate, found.free_bytes, found.config, found.host_free_bytes)
 
 
 def checkpoint_line(config: RunConfig, estimate: MemoryEstimate) -> str:
@@ -143,7 +145,8 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     from fttui.engine.config.memory.hardware import probe_hardware
     from fttui.engine.config.memory.planning import fit_on, with_smallest_batch
 
-    found = fit_on(loaded, probe_hardware(), force=force)
+    hardware = probe_hardware()
+    found = fit_on(loaded, hardware, force=force)
     if found is None:
         for line in _smallest(loaded):
             say(line)
@@ -155,7 +158,7 @@ def fitted(loaded: LoadedConfig, *, force: bool, say: Callable[[str], None]) -> 
     )
     terms = (f"{memory_term(name)} {size(held)}" for name, held in estimate.terms().items())
     say("; ".join(terms))
-    for line in decided(found):
+    for line in (*decided(found), *streaming_cost(found, hardware)):
         say(line)
     return with_config(loaded, found.config)
 

@@ -316,6 +316,26 @@ def test_sound_configurations_pass(changes):
             "ce_weight",
         ),
         (
+            ({"train": {"devices": 2, "memory": "streamed"}},),
+            "train.memory",
+            "never tried; set lean",
+        ),
+        (
+            ({"train": {"fast": "on", "memory": "streamed"}},),
+            "train.fast",
+            "streamed copies the weights of each layer to the device; set train.fast: auto",
+        ),
+        (
+            ({"adapter": {"dora": True}, "train": {"memory": "streamed"}},),
+            "train.memory",
+            "dora reads the weights outside of their layers; set lean",
+        ),
+        (
+            ({"model": {"quantize": "none"}, "train": {"memory": "streamed"}},),
+            "train.memory",
+            "got streamed, which keeps the head in NF4",
+        ),
+        (
             ({"train": {"label_smoothing": 0.1, "memory": "lean"}},),
             "train.label_smoothing",
             "memory: plain",

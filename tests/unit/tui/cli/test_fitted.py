@@ -41,9 +41,11 @@ def loaded(tmp_path: Path) -> LoadedConfig:
     return load_config(path)
 
 
-def on_a_card(monkeypatch: pytest.MonkeyPatch, free_gib: float) -> None:
+def on_a_card(
+    monkeypatch: pytest.MonkeyPatch, free_gib: float, link: tuple[int, int] | None = None
+) -> None:
     free = int(free_gib * GIB)
-    card = Device(name="card", total_bytes=free, free_bytes=free, bf16=True)
+    card = Device(name="card", total_bytes=free, free_bytes=free, bf16=True, link=link)
     found = Hardware("cuda", 64 * GIB, 64 * GIB, devices=(card,))
     monkeypatch.setattr(hardware, "probe_hardware", lambda: found)
 
@@ -73,8 +75,25 @@ def test_activations_kept_for_speed_are_said(loaded, monkeypatch) -> None:
     ]
 
 
+def test_the_cost_of_streaming_is_said(loaded, tmp_path, monkeypatch) -> None:
+    on_a_card(monkeypatch, 3.5, link=(3, 8))
+    said: list[str] = []
+    found = fitted(loaded, force=False, say=said.append)
+    assert parse_resolved(found.resolved).train.memory == "streamed"
+    text = "\n".join(said[2:])
+    assert "chosen to fit in memory: train.memory: streamed" in text
+    assert "6.8 GiB for each micro-batch, at least 0.93 s over PCIe 3.0 × 8, at least" in text
+    assert re.search(r"host memory: 6\.\d GiB for weights .*; 64\.0 GiB free", text)
+    on_a_card(monkeypatch, 6)
+    said.clear()
+    by_hand = ["train.memory=streamed", "data.max_length=2048"]
+    fitted(load_config(tmp_path / "run.yaml", by_hand), force=False, say=said.append)
+    assert "about 0.23 s over PCIe 4.0 × 16 (the link is not known)" in "\n".join(said)
+    assert "note: every micro-batch copies all weights; train.batch: 2 and" in "\n".join(said)
+
+
 def test_what_cannot_fit_does_not_start_unless_forced(loaded, monkeypatch) -> None:
-    on_a_card(monkeypatch, 4)
+    on_a_card(monkeypatch, 1.5)
     with pytest.raises(ModelError) as refused:
         fitted(loaded, force=False, say=lambda _: None)
     text = str(refused.value)
@@ -109,7 +128,7 @@ def test_every_command_that_trains_decides_and_refuses_alike(
     with pytest.raises(_Started):
         main(words)
     assert started[0].config.train.memory == "lean"
-    on_a_card(monkeypatch, 4)
+    on_a_card(monkeypatch, 1.5)
     assert main(words) == ModelError.exit_code
     with pytest.raises(_Started):
         main([*words, "--force"])

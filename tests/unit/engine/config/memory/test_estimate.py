@@ -191,12 +191,27 @@ def test_the_change_that_costs_least_comes_first_and_the_last_one_fits() -> None
     assert not any("max_length" in line for line in lines), "the result was left alone"
 
 
+def test_streamed_weights_are_two_slots_and_the_rest_is_counted_on_the_host() -> None:
+    lean, streamed = (
+        estimate_memory(configured(train={"memory": memory, "fast": "off"}), LLAMA_8B)
+        for memory in ("lean", "streamed")
+    )
+    layer = LLAMA_8B.linear_params / LLAMA_8B.layers * (0.5 + 1 / 64 + 4 / 64 / 256)
+    head_slices = 2 * 2**26 * (0.5 + 1 / 64 + 4 / 64 / 256)
+    tables = LLAMA_8B.layers * 7 * 1096
+    assert streamed.base == pytest.approx(2 * layer + head_slices + tables, abs=2)
+    same = ("non_quantized", "adapters", "gradients", "optimizer", "activations", "logits")
+    assert all(getattr(streamed, term) == getattr(lean, term) for term in same)
+    assert streamed.copied == pytest.approx(2 * 30 * layer + 2 * 0.5157 * 128256 * 4096, rel=1e-3)
+    assert (lean.host, lean.copied) == (0, 0)
+
+
 def test_a_model_that_cannot_fit_is_told_so() -> None:
     config = configured()
-    lines = advice(estimate_memory(config, LLAMA_8B), 4 * GIB, config)
+    lines = advice(estimate_memory(config, LLAMA_8B), GIB, config)
     assert "Set data.max_length: 512" in " ".join(lines)
     assert lines[-1].startswith("Choose a smaller model; ")
-    assert "4.0 GiB is free" in lines[-1]
+    assert "1.0 GiB is free" in lines[-1]
 
 
 def test_joint_training_gives_up_negatives_late() -> None:

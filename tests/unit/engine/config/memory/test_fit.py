@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from fttui.engine.config.memory.architecture import Architecture, read_architecture
 from fttui.engine.config.memory.estimate import GIB, estimate_memory
-from fttui.engine.config.memory.fit import changes_to_fit, fit, too_large
+from fttui.engine.config.memory.fit import changes_to_fit, fit, surely_fits, too_large
 from fttui.engine.config.memory.hardware import Device, Hardware
 from fttui.engine.config.schema import RunConfig
 from tests.support.families import family_shape
@@ -129,9 +129,53 @@ def test_activations_stay_where_graphs_are_asked_for() -> None:
 
 
 def test_what_does_not_help_enough_is_not_done() -> None:
-    found = fit(lora(), LLAMA_8B, card(3))
+    found = fit(lora(), LLAMA_8B, card(1.2))
     assert not found.fits
     assert (found.config.train.memory, found.chosen) == ("plain", ())
+
+
+def test_weights_stream_only_where_nothing_else_fits() -> None:
+    found = {free: fit(lora(), LLAMA_8B, card(free)) for free in (5.7, 4.0, 2.3)}
+    chosen = {free: one.config.train.memory for free, one in found.items()}
+    assert chosen == {5.7: "lean", 4.0: "streamed", 2.3: "streamed"}
+    assert found[4.0].chosen == ("train.memory: streamed",)
+    assert found[2.3].chosen == ("train.memory: streamed", "train.activations: host")
+    assert all(one.estimate.high <= one.free_bytes for free, one in found.items() if free < 5)
+
+
+def test_weights_stream_only_from_host_memory_that_is_there() -> None:
+    need = fit(lora(), LLAMA_8B, card(4)).estimate.host
+    assert 3.6 * GIB + 2 * 2 * LLAMA_8B.vocabulary * LLAMA_8B.hidden < need < 5.7 * GIB
+    little = dataclasses.replace(card(4), host_free_bytes=need)
+    assert fit(lora(), LLAMA_8B, little).config.train.memory == "plain"
+    forced = fit(lora(memory="streamed"), LLAMA_8B, little)
+    assert forced.estimate.high <= forced.free_bytes
+    assert not forced.fits
+    assert "do not fit there: 5.6 GiB is needed, and 90% of the 5.6 GiB" in too_large(forced)
+    changes = changes_to_fit(estimate_memory(lora(), LLAMA_8B), 1, lora(), need)
+    assert "streamed" not in "; ".join(change.text for change in changes)
+    assert "streamed" in advised(lora(), LLAMA_8B)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"train": {"devices": 2}},
+        {"train": {"fast": "on"}},
+        {"adapter": {"dora": True}},
+        {"model": {"quantize": "none"}},
+    ],
+)
+def test_what_cannot_stream_is_not_streamed(kind: dict[str, dict[str, object]]) -> None:
+    config = configured(**kind)
+    assert fit(config, LLAMA_8B, card(3)).config.train.memory == "plain"
+    assert "streamed" not in advised(config, LLAMA_8B).partition("nf4")[0]
+
+
+def test_a_larger_micro_batch_fits_if_its_estimate_does() -> None:
+    config = lora(memory="streamed", activation_checkpointing=True, accumulate=8)
+    found = fit(config, LLAMA_8B, card(4))
+    assert [surely_fits(found, size) for size in (1, 2, 8)] == [True, True, False]
 
 
 def test_a_gpu_without_bf16_computes_in_fp32() -> None:

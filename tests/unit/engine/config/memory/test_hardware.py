@@ -99,9 +99,11 @@ def test_bf16_needs_an_ampere_card(capability: tuple[int, int], bf16: bool) -> N
         nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=8, free=5),
         nvmlDeviceGetCudaComputeCapability=lambda _: capability,
         nvmlDeviceGetName=lambda _: "card",
+        nvmlDeviceGetMaxPcieLinkGeneration=lambda _: 4,
+        nvmlDeviceGetCurrPcieLinkWidth=lambda _: 8,
     )
     found = hardware._describe_device(nvml, None, hardware.HostMemory(64, 32))
-    assert found == hardware.Device("card", total_bytes=8, free_bytes=5, bf16=bf16)
+    assert found == hardware.Device("card", total_bytes=8, free_bytes=5, bf16=bf16, link=(4, 8))
 
 
 @pytest.mark.parametrize(("counted", "processors"), [(6, 6), (None, 1)])

@@ -94,8 +94,8 @@ def test_what_the_configuration_sets_itself_is_not_taken_from_the_earlier_start(
 
 def test_what_cannot_fit_is_refused_unless_forced(loaded: LoadedConfig) -> None:
     with pytest.raises(ModelError, match=r"--force\.$"):
-        fit_on(loaded, card(4), force=False)
-    forced = fit_on(loaded, card(4), force=True)
+        fit_on(loaded, card(1.5), force=False)
+    forced = fit_on(loaded, card(1.5), force=True)
     assert forced is not None
     assert not forced.fits
 

@@ -1,0 +1,27 @@
+"""Copies that come as late as they may, to find weights that are used too early."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class LateCopies:
+    """Copies that spoil the slot when they begin, and arrive only when they are waited for."""
+
+    def __init__(self, device: torch.device, slots: int) -> None:
+        self._under_way: dict[int, tuple[Tensor, Tensor]] = {}
+        self.begun: list[int] = []
+        """The slots of all copies, in order."""
+
+    def begin(self, slot: int, into: Tensor, source: Tensor) -> None:
+        """Spoil the slot."""
+        self.begun.append(slot)
+        into.fill_(0xA5)
+        self._under_way[slot] = into, source
+
+    def wait(self, slot: int) -> None:
+        """Copy, if a copy has begun."""
+        if slot in self._under_way:
+            into, source = self._under_way.pop(slot)
+            into.copy_(source)
