@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-import time
 from pathlib import Path
 
 from ..config.load import read_resolved
@@ -28,6 +27,7 @@ from ..run.identity.hash_cache import HashCache
 from ..run.identity.recorded import AcceptedChange, identity_of
 from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
+from ..telemetry.progress_lines import ProgressPrinter, print_line
 from .checkpoint import TrainedFiles, read_trained
 from .folder import new_folder
 from .gguf.llama_cpp import LlamaCpp
@@ -35,30 +35,6 @@ from .lineage import Lineage, LineageStep, read_lineage
 
 INTERRUPTED = 130
 KINDS_OF_EXPORT = ("merged", "adapter", "gguf", "gptq", "awq")
-_EVERY_S = 1.0
-
-
-class ProgressPrinter:
-    """Prints progress: a new label and completion at once, the share done once a second."""
-
-    def __init__(self) -> None:
-        self._label = ""
-        self._next = 0.0
-
-    def __call__(self, label: str, done: float, total: float) -> None:
-        """Print a progress line if it is due."""
-        now = time.monotonic()
-        if label == self._label and now < self._next and done < total:
-            return
-        share = f" {100 * done / total:.0f} %" if total and done else ""
-        if label != self._label or share:
-            print_line(f"{label}{share}")
-        self._label, self._next = label, now + _EVERY_S
-
-
-def print_line(line: str) -> None:
-    """Print one line and flush the output."""
-    print(line, flush=True)  # noqa: T201 -- this is a command of its own
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..protocol.events import AnyEvent, EvalFinished, StepFinished
+from ..protocol.benchmarks.result import BENCH, BenchmarkFinished
+from ..protocol.events import AnyEvent, EvalFinished, Record, StepFinished
 
 _SPEED = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s", "skew_s")
 _DEVICE = ("mem_", "rss_", "gpu_", "pcie_")
 
 
 def numbers(event: AnyEvent) -> dict[str, float]:
-    """Return the metrics of a finished step or evaluation by their names; none for other events.
+    """Return the metrics of a finished step, evaluation or benchmark; none for other events.
 
     Parts of the loss are named `loss.ce`, figures of a rank `rank_s.0`, those of an evaluation
-    `eval.loss`. A figure that was not measured is left out; truth values are 0 or 1.
+    `eval.loss`, those of a benchmark `bench.hellaswag.acc`. A figure that was not measured is left
+    out; truth values are 0 or 1.
     """
     match event:
         case StepFinished():
@@ -23,7 +25,16 @@ def numbers(event: AnyEvent) -> dict[str, float]:
             return {
                 f"eval.{name}": value for name, value in {**metrics, "seconds": seconds}.items()
             }
+        case BenchmarkFinished(result=result):
+            return {**result.metrics, **result.changes}
     return {}
+
+
+def place_of(record: Record) -> tuple[int, int]:
+    """Return the timeline and the step that the metrics of a record belong to."""
+    if isinstance(record.event, BenchmarkFinished):
+        return record.event.result.timeline, record.event.result.step
+    return record.timeline, record.step
 
 
 def _of_step(event: StepFinished) -> Iterator[tuple[str, float]]:
@@ -45,6 +56,8 @@ def grouped(name: str) -> str:
     """
     if name.startswith("eval."):
         return f"eval/{name.removeprefix('eval.')}"
+    if name.startswith(BENCH):
+        return f"bench/{name.removeprefix(BENCH)}"
     stem = name.partition(".")[0]
     if stem in _SPEED or stem == "rank_s":
         return f"speed/{name}"

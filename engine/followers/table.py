@@ -12,7 +12,7 @@ from ..errors import FttuiError
 from ..protocol.events import Record
 from ..run.records.record_feed import RecordFeed, engine_works
 from ..run.run_dir import RunDirectory
-from .metrics import numbers
+from .metrics import numbers, place_of
 
 PLACE = ("timeline", "step", "time")
 """The first columns: number of the timeline, step, and Unix seconds of the row's first record."""
@@ -28,8 +28,8 @@ class MetricsTable:
         for record in records:
             if not (found := numbers(record.event)):
                 continue
-            place = (record.timeline, record.step)
-            first = {"timeline": record.timeline, "step": record.step, "time": record.time}
+            place = timeline, step = place_of(record)
+            first = {"timeline": timeline, "step": step, "time": record.time}
             rows.setdefault(place, first).update(found)
             columns.update(dict.fromkeys(found))
         self.rows = list(rows.values())

@@ -19,6 +19,7 @@ from ..protocol.codec import DecodeError, decode_record
 from ..protocol.command_args import CommandError
 from ..protocol.commands import (
     START_AGAIN,
+    AddNote,
     AnyCommand,
     Confirm,
     Propose,
@@ -231,8 +232,8 @@ class Intake:
         holder = self.controller
         if (expired_s := now.expired_s(message)) is not None and expired_s > 0:
             return f"the command expired {expired_s:.1f} s before it arrived"
-        proposes = isinstance(message.command, Propose)
-        if holder is not None and (holder.viewer == message.viewer or proposes):
+        harmless = isinstance(message.command, Propose) or _only_reports(message.command)
+        if holder is not None and (holder.viewer == message.viewer or harmless):
             holder = None  # nobody else's control is in the way
         if holder is not None and message.agent is not None:
             return f"{holder.issuer} has control; an agent can only propose commands meanwhile"
@@ -279,6 +280,11 @@ class Intake:
         """Take control from a viewer that gives it up or is gone; other viewers keep it."""
         if self.controller is not None and self.controller.viewer == viewer:
             self.controller = None
+
+
+def _only_reports(command: AnyCommand) -> bool:
+    """Whether a command reports what was measured beside the training, which changes nothing."""
+    return isinstance(command, AddNote) and command.result is not None
 
 
 def _acted(command: AnyCommand) -> AnyCommand:

@@ -7,6 +7,7 @@ import math
 
 import msgspec
 
+from .benchmarks.result import BenchmarkResult
 from .settings import LearningRate, RunSettings
 
 MOST_RAISED = 3.0
@@ -168,6 +169,8 @@ class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
     """Mark this step on the curves and in the journal."""
 
     text: str
+    result: BenchmarkResult | None = None
+    """The result of a benchmark that the note reports; a process that measures it sends it."""
 
 
 class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):

@@ -477,7 +477,9 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
         return list(command.checkpoints) or [str(command.last)]
     if isinstance(command, Chat):
         return chat_words(command)
-    values = (getattr(command, field) for field in command.__struct_fields__)
+    # The result of a benchmark is never typed.
+    names = (name for name in command.__struct_fields__ if name != "result")
+    values = (getattr(command, name) for name in names)
     return [_word(value) for value in values if value not in (None, "")]
 
 

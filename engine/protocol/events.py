@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .benchmarks.result import BenchmarkFinished
 from .chat.events import ChatAnswered, ChatAsked, ChatContinued
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
 from .event_parts import (
@@ -24,7 +25,7 @@ from .usage.amounts import Budget, Price, Usage
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Base of all events but those of a chat; the tag `k` on the wire is the class name."""
+    """Base of the events of this module; the tag `k` on the wire is the class name."""
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
@@ -177,8 +178,8 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
     pinned: bool = False
     note: str = ""
     good: bool = True
-    """Whether it is a good rollback target: its losses are finite, its evaluation is not clearly
-    worse than the best, and no warning of an instability was raised shortly before it."""
+    """Whether it is a good rollback target: its losses are finite, its evaluation is near the best,
+    and no warning of an instability was raised shortly before it."""
     loss: float | None = None
     mean_of: list[str] = []  # names of the checkpoints whose mean it is; empty for a trained state
 
@@ -445,10 +446,7 @@ class ForgettingBaseMeasured(Event, frozen=True, kw_only=True, tag="ForgettingBa
 
 
 class DataFindingsChanged(Event, frozen=True, kw_only=True, tag="DataFindingsChanged"):
-    """The findings about streamed training data have changed.
-
-    Rank 0 counts the records that it reads itself. These findings replace earlier ones.
-    """
+    """The findings about streamed data, as rank 0 counts what it reads, replace earlier ones."""
 
     findings: list[DataFinding]
 
@@ -483,6 +481,7 @@ AnyEvent = (
     | ChatAsked
     | ChatContinued
     | ChatAnswered
+    | BenchmarkFinished
 )
 
 

@@ -8,6 +8,8 @@ is worth a mark.
 
 from __future__ import annotations
 
+from .benchmarks.result import BENCH, lower_benchmark_is_better
+
 SLOW_RANK_RATIO = 1.05
 """Smoothed time of a rank over the median of the others, above which the detector counts it as
 slow. All ranks wait for the slowest, so the whole run pays for it."""
@@ -37,6 +39,9 @@ _LOWER_ENDINGS = ("_loss", "_error")
 def lower_is_better(metric: str) -> bool:
     """Whether a lower value of a metric of an evaluation is better.
 
-    A metric of a user's function is such a one if its name ends with `_loss` or `_error`.
+    A metric of a user's function or of a benchmark is such a one if its name ends with `_loss` or
+    `_error`; of a benchmark, perplexities and the like are, too.
     """
-    return metric in _LOWER_IS_BETTER or metric.endswith(_LOWER_ENDINGS)
+    if metric in _LOWER_IS_BETTER or metric.endswith(_LOWER_ENDINGS):
+        return True
+    return metric.startswith(BENCH) and lower_benchmark_is_better(metric)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -61,7 +61,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The smoothed training loss at that step."""
     eval_loss: float | None = None
     metrics: dict[str, float] = {}
-    """The results of an evaluation at this step; empty if there was none."""
+    """The results of an evaluation at this step and of benchmarks; empty if there were none."""
     number: int = 0
     """Position among the run's checkpoints; orders them even if the clock was set back."""
     identity: ContentIdentity | None = None
@@ -222,6 +222,21 @@ class CheckpointStore:
             data = msgspec.json.format(msgspec.json.encode(manifest))
             run.write(self._within(manifest.name, MANIFEST), data)
             run.sync(self.folder.name)
+
+    def add_metrics(self, name: str, metrics: Mapping[str, float]) -> bool:
+        """Add what was measured later to the manifest of a checkpoint, unless it was removed.
+
+        Return whether the checkpoint exists.
+
+        Raises:
+            OSError: the manifest cannot be written.
+        """
+        for manifest in self.all():
+            if manifest.name == name:
+                known = {**manifest.metrics, **metrics}
+                self.commit(msgspec.structs.replace(manifest, metrics=known))
+                return True
+        return False
 
     def sweep(self) -> None:
         """Remove incomplete checkpoints; call this only while no checkpoint is being written.

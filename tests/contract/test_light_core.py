@@ -28,7 +28,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BROUGHT_ALONG = {
     "huggingface_hub", "tokenizers", "pyarrow", "pandas", "gguf", "apprise", "wandb", "mlflow",
     "tensorboardX", "trackio", "swanlab", "prometheus_client", "mcp", "textual_serve", "aiohttp",
-    "IPython", "optuna",
+    "IPython", "optuna", "lm_eval",
 }  # fmt: skip
 """Packages that only come with the extras."""
 HEAVY = {*TRAIN, *BROUGHT_ALONG}
@@ -44,6 +44,7 @@ REFUSED = {
     "sweep": "sweep CONFIG train.lr=1e-4,2e-4",
     "profile": "profile CONFIG",
     "export": "export --adapter",
+    "bench": "bench --tasks a",
 }
 """Commands that need the extra, with a call of each."""
 LIGHT = {
@@ -104,6 +105,16 @@ def test_a_command_that_trains_names_the_extra(command: str, tmp_path: Path) -> 
 def test_one_missing_package_is_named() -> None:
     code = "from fttui.tui.cli.main import main; main(['data', 'x.jsonl'])"
     assert "but trl is not installed. Run:" in python_without(["trl"], code).stderr
+
+
+def test_benchmarks_without_their_harness_name_the_extra() -> None:
+    code = (
+        "import sys; from fttui.tui.cli.main import main; sys.exit(main(['bench', '--tasks', 'a']))"
+    )
+    done = python_without(["lm_eval"], code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fttui bench needs the package lm_eval" in done.stderr
+    assert "pip install 'fttui[bench]'" in done.stderr
 
 
 @pytest.mark.parametrize("tracker", TRACKER_PACKAGES)

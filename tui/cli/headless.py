@@ -16,6 +16,7 @@ import msgspec
 
 from fttui.engine.errors import EngineGone
 from fttui.engine.protocol import events as ev
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.protocol.chat.events import ChatAnswered
 from fttui.engine.protocol.codec import DecodeError, decode_record
 from fttui.engine.protocol.culprit_text import culprit_headline
@@ -138,6 +139,8 @@ def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
         case ev.EvalFinished(metrics=metrics):
             values = "  ".join(f"{key} {fmt.number(value)}" for key, value in metrics.items())
             yield f"eval at step {step}: {values}"
+        case BenchmarkFinished(result=result):
+            yield result.text
         case ev.CheckpointSaved(name=name, size_bytes=size_bytes, seconds=seconds):
             yield f"checkpoint {name} ({fmt.size(size_bytes)}, {seconds:.1f} s)"
         case ev.RolledBack(checkpoint=name, from_step=old, to_step=new, new_timeline=timeline):

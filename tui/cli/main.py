@@ -24,7 +24,7 @@ from . import (
 )
 from .agents import mcp
 from .cluster import launch
-from .experiments import diff, race, recipe
+from .experiments import bench, diff, race, recipe
 from .options import Parser, say, warn
 from .output import escaped_output
 from .outward import export, prometheus, sync, web
@@ -39,7 +39,8 @@ INTERRUPTED = 130
 _EPILOG = """\
 Without a command, fttui opens the app on the list of runs.
 RUN is a run's name, a unique prefix of it, or its folder. Without it, attach and ctl take the
-newest live run, events, report, export, race, recipe, sync, prometheus and web the newest run.
+newest live run, events, report, export, bench, race, recipe, sync, prometheus and web the newest
+run.
 attach, show and ctl also take a run on a remote host, through ssh: [USER@]HOST:RUN.
 Run folders are in --runs-dir; the default is $FTTUI_RUNS, else ./runs.
 
@@ -105,6 +106,7 @@ def build_parser() -> argparse.ArgumentParser:
         ls,
         report,
         export,
+        bench,
         sync,
         prometheus,
         web,

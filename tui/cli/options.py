@@ -135,6 +135,21 @@ def add_resume(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
+def at_least_one(text: str) -> int:
+    """Parse the value of an option that is a whole number from 1 on.
+
+    Raises:
+        ArgumentTypeError: it is none.
+    """
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from 1 on")
+    return number
+
+
 def say(text: str, *, flush: bool = True) -> None:
     """Print a text; control characters in it are shown as escapes."""
     print(escape_control_characters(text), flush=flush)

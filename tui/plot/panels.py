@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from fttui.engine.protocol.benchmarks.result import BENCH
 from fttui.engine.protocol.step_memory import memory_in_use
 
 from ..text import format as fmt
@@ -295,7 +296,7 @@ def panel_for(metric: str) -> Panel:
         value = value_at(state.run, metric, state.plot.cursor)
         return [Entry(fmt.number(value), "eval" if dots else "live")]
 
-    dots = metric.startswith(EVAL)
+    dots = metric.startswith((EVAL, BENCH))
     curve = Curve(metric, "eval" if dots else "live", dots=dots, step=metric in STEPWISE)
 
     return Panel(
@@ -322,7 +323,8 @@ def metrics_of(run: RunView) -> list[str]:
 def _rank(name: str) -> int:
     if name.startswith("loss."):
         return 1
-    return 2 if name.startswith(EVAL) else {"loss": 0, "grad_norm": 3, "lr": 4}.get(name, 5)
+    measured = name.startswith((EVAL, BENCH))
+    return 2 if measured else {"loss": 0, "grad_norm": 3, "lr": 4}.get(name, 5)
 
 
 def chosen_metrics(names: Sequence[str], text: str) -> list[str]:

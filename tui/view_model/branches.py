@@ -78,6 +78,18 @@ class Branch:
             grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(step, value)
         return replace(self, curves=grown)
 
+    def measured(self, step: int, values: Mapping[str, float]) -> Branch:
+        """Return the branch with values that were measured later, at any of its steps.
+
+        A value takes the place of an earlier one at the same step.
+        """
+        grown = dict(self.curves)
+        for name, value in values.items():
+            known = grown.get(name, _EMPTY)
+            points = dict(zip(known.xs.tolist(), known.ys.tolist(), strict=True)) | {step: value}
+            grown[name] = _EMPTY.extend(sorted(points), [points[x] for x in sorted(points)])
+        return replace(self, curves=grown)
+
     @property
     def last_step(self) -> int:
         """The newest step of the branch; before its first one, the step from which it continues."""

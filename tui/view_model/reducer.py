@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued, ChatEvent
 from fttui.engine.protocol.commands import AnyCommand, Decline, Propose
 from fttui.engine.protocol.events import (
@@ -143,9 +144,9 @@ def _on_branch(view: RunView, timeline: int, step: int) -> RunView:
 def _add_event(view: RunView, record: Record) -> RunView:
     stages = after_record(view.stages, record) if view.last is None else view.stages
     tally = view.tally.after(record.event, record.time, view.time)
-    view = replace(
-        view, seq=record.seq, time=record.time, step=record.step, stages=stages, tally=tally
-    )
+    late = isinstance(record.event, BenchmarkFinished) and record.event.after_end
+    time = view.time if late else record.time  # no time of the run
+    view = replace(view, seq=record.seq, time=time, step=record.step, stages=stages, tally=tally)
     handler = _HANDLERS.get(type(record.event))
     return handler(view, record, record.event) if handler else view
 
@@ -202,6 +203,34 @@ def _eval_finished(view: RunView, record: Record, event: EvalFinished) -> RunVie
     return _mark(
         replace(view, branches=branches, evaluation=event, progress=None), record, "eval", text
     )
+
+
+def _benchmark_finished(view: RunView, record: Record, event: BenchmarkFinished) -> RunView:
+    """Add the result at the step of its checkpoint, on the branch that wrote it."""
+    result = event.result
+    index = _branch_at(view, result.timeline, result.step)
+    branches = list(view.branches)
+    values = {**result.metrics, **result.changes}
+    branches[index] = branches[index].measured(result.step, values)
+    line = LogLine(record.time, "info", result.text)
+    mark = Mark(result.step, record.time, index, "eval", result.text)
+    return replace(
+        view,
+        branches=tuple(branches),
+        benchmarks=(*view.benchmarks, result)[-LIST_LIMIT:],
+        marks=(*view.marks, mark)[-LIST_LIMIT:],
+        log=(*view.log[1 - LOG_LIMIT :], line),
+    )
+
+
+def _branch_at(view: RunView, timeline: int, step: int) -> int:
+    """Return the index of the newest branch that a step of a timeline may belong to."""
+    fitting = [
+        index
+        for index, branch in enumerate(view.branches)
+        if branch.timeline == timeline and branch.start <= step
+    ]
+    return fitting[-1] if fitting else len(view.branches) - 1
 
 
 def _checkpoint_saved(view: RunView, record: Record, event: CheckpointSaved) -> RunView:
@@ -416,6 +445,7 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     ProgressMade: _progress_made,
     CulpritsFound: _culprits_found,
     EvalFinished: _eval_finished,
+    BenchmarkFinished: _benchmark_finished,
     CheckpointSaved: _checkpoint_saved,
     CheckpointRemoved: _checkpoint_removed,
     RolledBack: _rolled_back,

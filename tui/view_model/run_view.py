@@ -9,6 +9,7 @@ from functools import cached_property
 from itertools import pairwise
 from statistics import median
 
+from fttui.engine.protocol.benchmarks.result import BenchmarkResult
 from fttui.engine.protocol.event_parts import DataFinding
 from fttui.engine.protocol.events import (
     AutopilotDecided,
@@ -155,6 +156,8 @@ class RunView:
     """Maximum gradient norm; None if clipping is off."""
     evaluation: EvalFinished | None = None
     checkpoints: tuple[CheckpointView, ...] = ()
+    benchmarks: tuple[BenchmarkResult, ...] = ()
+    """The results of benchmarks, in the order in which they were recorded."""
     anomalies: tuple[Anomaly, ...] = ()
     interventions: Interventions = field(default_factory=Interventions)
     proposals: tuple[OpenProposal, ...] = ()

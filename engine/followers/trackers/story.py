@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+import msgspec
+
 from ...core.anomaly import ALARM
+from ...protocol.benchmarks.result import BenchmarkFinished
 from ...protocol.events import (
     AnomalyRaised,
     AnomalyResolved,
@@ -58,6 +61,10 @@ class Story:
                 return _placed(record, Points, metrics=metrics)
             case SampleGenerated(prompt=prompt, text=text):
                 return _placed(record, Sample, prompt=prompt, text=text)
+            case BenchmarkFinished(result=result) if result.timeline == record.timeline:
+                metrics = {grouped(name): value for name, value in numbers(record.event).items()}
+                placed = _placed(record, Points, metrics=metrics)
+                return msgspec.structs.replace(placed, step=result.step)
         if (words := note_words(record.event)) is None:
             return None
         kind, text = words
@@ -128,6 +135,8 @@ def _of_run(event: AnyEvent) -> tuple[str, str] | None:
             found = "rollback", _went_back(event)
         case CheckpointSaved():
             found = "checkpoint", _saved(event)
+        case BenchmarkFinished(result=result):
+            found = "note", result.text  # of an earlier timeline, whose tracker run is closed
         case NoteAdded(text=text):
             found = "note", f"{text} ({event.issuer})" if event.issuer else text
         case DataFindingsChanged(findings=findings) if findings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from ..benchmarks.result import BenchmarkFinished
 from ..events import AnyEvent, RunEnded, RunStarted, StepFinished, UsageMeasured
 from .amounts import Budget, Price, Usage
 
@@ -33,6 +34,9 @@ class UsageTally:
                 return self._started(event, time, newest)
             case StepFinished() | UsageMeasured() | RunEnded() if event.usage is not None:
                 return replace(self, measured=event.usage, measured_at=time)
+            case BenchmarkFinished(after_end=True):
+                # No process of the run has worked since the record before.
+                return replace(self, measured=self.up_to(newest), measured_at=None)
             case _:
                 return self
 

@@ -36,7 +36,6 @@ from ...protocol.events import (
     CheckpointRemoved,
     CheckpointSaved,
     EvalFinished,
-    NoteAdded,
     RolledBack,
     SampleGenerated,
 )
@@ -161,9 +160,8 @@ class CommandExecutor:
                 outcome = "", self._generate(command)
             case SkipBatches(steps=steps):
                 outcome = self._skip(steps)
-            case AddNote(text=text):
-                self._event_log.record(NoteAdded(text=text, issuer=issuer))
-                outcome = "", ""
+            case AddNote():
+                outcome = "", self._monitor.noted(command, issuer)
             case Stop(save=save):
                 outcome = self._stop(save=save)
             case _:

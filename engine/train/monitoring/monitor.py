@@ -14,8 +14,9 @@ from ...core.guard import Guard, GuardDecision, Limits, UpdateVerdict
 from ...core.model_selection import ModelSelection, ModelSelectionState
 from ...core.retention import is_good
 from ...data.batches.batch_source import SeenExamples
-from ...protocol.commands import Recover, Rollback
-from ...protocol.events import StepFinished
+from ...protocol.benchmarks.result import BenchmarkFinished
+from ...protocol.commands import AddNote, Recover, Rollback
+from ...protocol.events import NoteAdded, StepFinished
 from ...protocol.settings import RunSettings
 from ...run.checkpoint_store import CheckpointStore
 from ..distributed.agreement import Agreement
@@ -39,7 +40,10 @@ class TrainingMonitor:
         planner: RecoveryPlanner,
         selection: ModelSelection,
         event_log: EventLog,
+        checkpoints: CheckpointStore | None = None,
     ) -> None:
+        """Keep the parts; only rank 0 has the store of checkpoints."""
+        self._checkpoints = checkpoints
         self._guard = guard
         self._anomalies = anomalies
         self._planner = planner
@@ -136,6 +140,23 @@ class TrainingMonitor:
         way_back = partial(self._planner.without_recovery, seen=self._anomalies.state)
         for call in self._anomalies.evaluated(metrics, way_back):
             self._planner.call(call)
+
+    def noted(self, note: AddNote, issuer: str) -> str:
+        """Journal a note, or the result of a benchmark that was measured beside the training.
+
+        A result joins the metrics of its checkpoint. Return what became of it, in words.
+        """
+        if (result := note.result) is None:
+            self._event_log.record(NoteAdded(text=note.text, issuer=issuer))
+            return ""
+        self._event_log.record(BenchmarkFinished(result=result))
+        if self._checkpoints is not None:
+            try:
+                self._checkpoints.add_metrics(result.checkpoint, result.metrics)
+            except OSError as error:
+                text = f"{result.task} does not join the manifest of {result.checkpoint}: {error}"
+                self._event_log.log("warning", text)
+        return f"recorded at step {result.step}"
 
     def wanted(self, mode: str) -> tuple[Recover, str] | None:
         """Return the recovery that the autopilot makes now, with its reason; None without one.
@@ -244,4 +265,5 @@ def build_monitor(
     )
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
     guard = Guard(budget=config.guard.nonfinite_budget)
-    return TrainingMonitor(guard, anomalies, planner, selection, event_log)
+    store = checkpoints if agreement.rank == 0 else None
+    return TrainingMonitor(guard, anomalies, planner, selection, event_log, store)

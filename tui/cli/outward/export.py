@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
 import sys
-import threading
 from pathlib import Path
 from shlex import quote
 
@@ -19,9 +16,17 @@ from fttui.engine.run.identity.content import parse_accepted
 from fttui.engine.run.run_dir import RunDirectory, runs_root
 from fttui.engine.run.run_index import find_run
 
-from ..options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from ..options import (
+    Commands,
+    add_accept_changed,
+    add_runs_dir,
+    add_trust_code,
+    at_least_one,
+    name_and_step,
+)
 from ..preflight.training_packages import require_training_packages
 from .metrics import export_metrics
+from .relay import relay_with_errors
 
 _DESCRIPTION = """\
 Write a checkpoint as a folder that other programs load, with a model card. The run may still be
@@ -64,7 +69,7 @@ def add_commands(commands: Commands) -> None:
     export.add_argument(
         "--average",
         metavar="N",
-        type=_at_least_one,
+        type=at_least_one,
         default=1,
         help="export the mean of the weights of the last N checkpoints up to this one",
     )
@@ -93,7 +98,7 @@ def _add_format_options(export: argparse.ArgumentParser) -> None:
     export.add_argument(
         "--calibration",
         metavar="N",
-        type=_at_least_one,
+        type=at_least_one,
         default=None,
         help="with --gptq and --awq: calibrate on N rows of training data (default: 128)",
     )
@@ -102,16 +107,6 @@ def _add_format_options(export: argparse.ArgumentParser) -> None:
         choices=("cpu", "cuda"),
         help="with --gptq and --awq: where to quantize (default: cpu)",
     )
-
-
-def _at_least_one(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a whole number from 1 on")
-    return number
 
 
 def _add_kinds(export: argparse.ArgumentParser) -> None:
@@ -219,28 +214,7 @@ def _export(options: argparse.Namespace) -> int:
         command += ["--push", options.push] + ["--public"] * options.public
     if accept := parse_accepted(options.accept_changed):
         command += ["--accept-changed", ",".join(sorted(accept))]
-    return _run_and_relay(command)
-
-
-def _run_and_relay(command: list[str]) -> int:
-    """Run a command and print its output with control characters escaped; return its exit code."""
-    plain = os.environ | {"TQDM_DISABLE": "1"}  # the export reports its progress itself
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=plain,
-    ) as process:
-        assert process.stderr is not None
-        assert process.stdout is not None
-        errors = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
-        errors.start()
-        for line in process.stdout:
-            say(line.removesuffix("\n"))
-        errors.join()
-    return process.returncode
+    return relay_with_errors(command)
 
 
 def _default_folder(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -37,6 +40,27 @@ def relay_lines(command: Sequence[str]) -> int:
             raise FttuiError("the output of the process cannot be read")
         for line in process.stdout:
             say(line.removesuffix("\n"))
+    return process.returncode
+
+
+def relay_with_errors(command: Sequence[str]) -> int:
+    """Run a command, print its output and its errors, each as such, and return its exit code."""
+    plain = os.environ | {"TQDM_DISABLE": "1"}  # it reports its progress itself
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=plain,
+    ) as process:
+        assert process.stderr is not None
+        assert process.stdout is not None
+        errors = threading.Thread(target=sys.stderr.writelines, args=(process.stderr,))
+        errors.start()
+        for line in process.stdout:
+            say(line.removesuffix("\n"))
+        errors.join()
     return process.returncode
 
 

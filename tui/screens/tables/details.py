@@ -78,6 +78,7 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
     yield assemble(f"timeline {found.timeline} · {fmt.size(found.size_bytes)} · {lost} ago")
     if found.note:
         yield assemble((found.note, DIM))
+    yield from _benchmarks(state.run, found)
     yield Content("")
     yield _cells("", ("then", "now", "change"), BOLD)
     now = max(branch.timeline for branch in state.run.branches)
@@ -88,6 +89,16 @@ def checkpoint(state: AppState, key: str) -> Iterator[Content]:
             change = "–" if then == newest else _shown(name, newest - then, sign=True)
             style = DIM if then == newest else ""
             yield _cells(name, (_shown(name, then), _shown(name, newest), change), style)
+
+
+def _benchmarks(run: RunView, found: CheckpointView) -> Iterator[Content]:
+    """Yield the newest result of each benchmark of a checkpoint, with how it was measured."""
+    newest = {one.task: one for one in run.benchmarks if one.checkpoint == found.name}
+    for result in newest.values():
+        yield Content("")
+        for metric, score in result.scores.items():
+            yield assemble((f"{result.name_of(metric)} ", BOLD), score.text)
+        yield assemble((result.conditions, DIM))
 
 
 def intervention(state: AppState, key: str) -> Iterator[Content]:

@@ -10,7 +10,10 @@ import pytest
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers.table import MetricsTable, table_of
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
+from fttui.engine.protocol.events import Record
 from fttui.tui.cli.main import main
+from tests.support.benchmarks import result
 from tests.support.journaled import new_run, records, write_journal
 
 
@@ -72,3 +75,12 @@ def test_what_could_not_be_read_is_said(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(not_read) == 1
     assert main(["export", str(run.path), "--metrics", "csv"]) == 0
     assert "left out:" in capsys.readouterr().err
+
+
+def test_a_benchmark_joins_the_row_of_its_checkpoint() -> None:
+    finished = BenchmarkFinished(result=result(0.75, step=4, timeline=1))
+    late = Record(seq=90, time=0.0, step=8, timeline=2, event=finished)
+    found = rows(MetricsTable([*records(), late]).csv())
+    measured = [(row["timeline"], row["step"]) for row in found if row["bench.words.acc"]]
+    assert measured == [("1", "4")]
+    assert len(found) == 10

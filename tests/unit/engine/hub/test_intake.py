@@ -22,6 +22,7 @@ from fttui.engine.protocol.commands import (
 from fttui.engine.protocol.events import AnyEvent, CommandApplied, NoteAdded, Record
 from fttui.engine.protocol.requests import Accepted, Rejected, SubmitCommand
 from fttui.engine.protocol.states import RunState
+from tests.support.benchmarks import result
 from tests.support.control_log import MemoryLog
 
 HALVE = ScaleLr(factor=0.5)
@@ -181,6 +182,14 @@ def test_values_that_cannot_be_typed_cannot_be_sent(intake: Intake, command: Any
 )
 def test_unusual_but_sound_commands_pass(intake: Intake, command: AnyCommand) -> None:
     assert isinstance(submit(intake, message(command=command)), Accepted)
+
+
+def test_a_result_that_was_measured_beside_the_training_needs_no_control(intake: Intake) -> None:
+    submit(intake, message("a"))
+    note = AddNote(text="benchmark", result=result())
+    assert isinstance(submit(intake, message("b", note, viewer="bob", one_shot=True)), Accepted)
+    refused(submit(intake, message("c", AddNote(text="a note"), viewer="bob")))
+    assert holder(intake) == "ann"
 
 
 def test_the_first_writer_has_control_and_others_are_told_who(intake: Intake) -> None:

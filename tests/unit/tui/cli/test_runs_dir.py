@@ -33,6 +33,7 @@ WORDS = {
     "events": [],
     "report": ["name"],
     "export": ["--merged"],
+    "bench": ["name", "--tasks", "a"],
     "bridge": [],
     "sync": ["name", "--to", "tensorboard"],
     "prometheus": ["name", "--port", "0"],

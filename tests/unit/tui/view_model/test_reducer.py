@@ -6,6 +6,7 @@ from dataclasses import FrozenInstanceError
 import msgspec
 import pytest
 
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished, BenchmarkScore
 from fttui.engine.protocol.commands import AnyCommand, ScaleLr, SetClip, SetPolicy
 from fttui.engine.protocol.event_parts import CulpritSearch
 from fttui.engine.protocol.events import (
@@ -33,6 +34,7 @@ from fttui.tui.view_model.branches import live_ends, smoothed, stretches
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import LOG_LIMIT, apply, apply_many
 from fttui.tui.view_model.run_view import RunView
+from tests.support.benchmarks import result
 from tests.support.session_double import Script, eventful, failed, live_spike, loading, spike
 
 
@@ -311,3 +313,27 @@ def test_an_anomaly_is_marked_by_how_grave_it_is(severity: str) -> None:
     (mark,) = view.marks
     assert (mark.kind, mark.step) == (severity, 7)
     assert mark.kind in MARK_SHAPE
+
+
+def test_benchmarks_join_the_curves_at_their_checkpoints_in_any_order() -> None:
+    script = eventful()  # rolled back to step 1,200, now on timeline 2
+    base = BenchmarkScore(value=0.8, base=0.5)
+    found = [
+        result(0.7, step=1240, timeline=2),
+        result(0.6, step=1220, timeline=2),
+        result(0.9, step=1240, timeline=2, scores={"acc": base}),
+        result(0.4, step=400, timeline=1),
+    ]
+    before = _fold(script).time
+    for one in found:
+        script.add(BenchmarkFinished(result=one, after_end=True))
+    view = _fold(script)
+    assert view.benchmarks == tuple(found)
+    assert view.time == before, "no time of the run has passed"
+    name = "bench.words.acc"
+    own, first = view.branches[-1].curves, view.branches[0].curves
+    assert (own[name].xs.tolist(), own[name].ys.tolist()) == ([1220, 1240], [0.6, 0.8])
+    assert own[f"{name}.change"].ys.tolist() == [pytest.approx(0.3)]
+    assert first[name].xs.tolist() == [400]
+    assert view.live_value(name, 1200) == 0.4
+    assert [mark.step for mark in view.marks[-4:]] == [1240, 1220, 1240, 400]

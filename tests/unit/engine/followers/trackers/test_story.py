@@ -5,6 +5,7 @@ import pytest
 
 from fttui.engine.followers.trackers.deliveries import Note, Points, Sample
 from fttui.engine.followers.trackers.story import Story
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.protocol.event_parts import Culprit, CulpritSearch, DataFinding
 from fttui.engine.protocol.events import (
     AnyEvent,
@@ -17,6 +18,7 @@ from fttui.engine.protocol.events import (
     StateChanged,
 )
 from fttui.engine.protocol.states import RunState
+from tests.support.benchmarks import result
 from tests.support.journaled import records
 
 
@@ -118,3 +120,17 @@ def test_a_timeline_whose_rollback_was_lost_is_still_told() -> None:
 def test_events_in_words(event: AnyEvent, kind: str, text: str, alarm: bool) -> None:
     note = told(event)
     assert (note.kind, note.text, note.alarm) == (kind, text, alarm)
+
+
+def test_a_benchmark_is_a_point_at_its_checkpoint_or_a_note_where_that_run_is_closed() -> None:
+    story = Story()
+    for record in records():
+        story.add(record)
+    finished = BenchmarkFinished(result=result(0.75, step=6, timeline=2))
+    found = story.add(Record(seq=90, time=0.0, step=8, timeline=2, event=finished))
+    assert isinstance(found, Points)
+    assert (found.step, found.timeline, found.metrics) == (6, 2, {"bench/words.acc": 0.75})
+    earlier = BenchmarkFinished(result=result(0.75, step=4, timeline=1))
+    note = story.add(Record(seq=91, time=0.0, step=8, timeline=2, event=earlier))
+    assert isinstance(note, Note)
+    assert note.text == earlier.result.text

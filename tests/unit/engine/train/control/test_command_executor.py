@@ -16,6 +16,7 @@ from fttui.engine.core.recovery import NoWayBack
 from fttui.engine.errors import CheckpointError
 from fttui.engine.protocol.chat.events import ChatAnswered
 from fttui.engine.protocol.commands import (
+    AddNote,
     Chat,
     Command,
     Rollback,
@@ -30,7 +31,6 @@ from fttui.engine.protocol.events import (
     CheckpointSaved,
     EvalFinished,
     LogEmitted,
-    NoteAdded,
     RolledBack,
     SampleGenerated,
     StateChanged,
@@ -431,10 +431,11 @@ def test_measurements_are_asked_for(bench: Bench) -> None:
     assert (bench.monitor.asked, bench.profiled) == (1, [1, 3])
 
 
-def test_a_note_is_journaled_with_its_author(bench: Bench) -> None:
-    assert bench.do("note look here") == ("", "")
-    (note,) = bench.found(NoteAdded)
-    assert (note.text, note.issuer) == ("look here", "me")
+def test_a_note_is_passed_on_with_its_author(bench: Bench) -> None:
+    noted: list[tuple[AddNote, str]] = []
+    bench.monitor.noted = lambda note, issuer: noted.append((note, issuer)) or "there"
+    assert bench.do("note look here") == ("", "there")
+    assert noted == [(AddNote(text="look here"), "me")]
 
 
 def test_the_end_of_the_run_is_evaluated_and_saved(bench: Bench) -> None:

@@ -23,14 +23,22 @@ from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.guard import Guard, UpdateVerdict
 from fttui.engine.core.model_selection import ModelSelection
 from fttui.engine.core.recovery import NoWayBack
-from fttui.engine.protocol.commands import Recover, Rollback
-from fttui.engine.protocol.events import AnomalyRaised, AnomalyResolved, ProbationEnded, RolledBack
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
+from fttui.engine.protocol.commands import AddNote, Recover, Rollback
+from fttui.engine.protocol.events import (
+    AnomalyRaised,
+    AnomalyResolved,
+    NoteAdded,
+    ProbationEnded,
+    RolledBack,
+)
 from fttui.engine.protocol.settings import RunSettings
-from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
 from fttui.engine.train.monitoring.monitor import TrainingMonitor, build_monitor
 from fttui.engine.train.monitoring.recovery_planner import RecoveryPlanner
+from tests.support.benchmarks import result
 
 from .parts import (
     LogAtStep,
@@ -136,6 +144,7 @@ class Scene:
             planner,
             ModelSelection("loss", stop),
             log,
+            store,
         )
 
     def step(self, *alerts: Alert, loss: float = 1.0, nonfinite: str = "skip") -> UpdateVerdict:
@@ -428,3 +437,22 @@ def test_evaluations_are_judged_as_configured(tmp_path: Path) -> None:
         scene.monitor.evaluated({"loss": loss})
         assert scene.monitor.is_best() is (loss == 1.0)
     assert scene.monitor.reason_to_stop() is not None
+
+
+def test_a_result_of_a_benchmark_is_recorded_and_joins_its_checkpoint(scene: Scene) -> None:
+    store = CheckpointStore(scene.run)
+    store.make_folder("step-000004")
+    store.commit(
+        Manifest(
+            name="step-000004", step=4, timeline=1, time=0, world_size=1, incarnation=1, files={}
+        )
+    )
+    found = result(0.75)
+    assert scene.monitor.noted(AddNote(text="x", result=found), "bench") == "recorded at step 4"
+    assert scene.monitor.noted(AddNote(text="a note"), "ann") == ""
+    assert scene.monitor.noted(AddNote(text="x", result=result(step=9)), "bench")  # it was removed
+    assert scene.log.of(BenchmarkFinished) == [
+        BenchmarkFinished(result=found), BenchmarkFinished(result=result(step=9)),
+    ]  # fmt: skip
+    assert scene.log.of(NoteAdded) == [NoteAdded(text="a note", issuer="ann")]
+    assert store.find("4").metrics == {"bench.words.acc": 0.75}

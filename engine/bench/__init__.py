@@ -1,0 +1,1 @@
+"""The process of `fttui bench`: measures tasks of lm-evaluation-harness on checkpoints of a run."""

@@ -1,0 +1,75 @@
+"""Chooses the device on which a benchmark runs, so that it takes no memory that training needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..errors import ConfigError, ModelError
+
+_ACTIVATIONS_BYTES = 3 * 2**29
+"""Memory besides the weights: the context of CUDA, activations and logits of a batch."""
+_SHARE = 1.1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that this process can use."""
+
+    index: int
+    free_bytes: int | None
+    """Free memory, over all processes; None if it cannot be read."""
+
+
+def chosen_device(wanted: str, gpus: Sequence[Gpu], weight_bytes: int | None, run: str) -> str:
+    """Return the device to measure on, such as `cuda:1` or `cpu`.
+
+    `auto` is the GPU with the most free memory if the model fits into it, else the CPU.
+
+    Args:
+        wanted: auto, cpu, cuda or cuda:N.
+        gpus: the GPUs of this process.
+        weight_bytes: size of the weights; None if it is not known.
+        run: name of the run, for the error.
+
+    Raises:
+        ConfigError: there is no such device.
+        ModelError: the free memory of the wanted GPU does not suffice.
+    """
+    if wanted == "cpu" or (wanted == "auto" and not gpus):
+        return "cpu"
+    roomy = sorted(gpus, key=lambda gpu: -(gpu.free_bytes or 0))
+    if wanted == "auto":
+        return f"cuda:{roomy[0].index}" if _fits(roomy[0], weight_bytes) else "cpu"
+    gpu = _named(wanted, gpus)
+    if not _fits(gpu, weight_bytes):
+        raise ModelError(_too_small(gpu, weight_bytes or 0, run))
+    return f"cuda:{gpu.index}"
+
+
+def _named(wanted: str, gpus: Sequence[Gpu]) -> Gpu:
+    kind, _, number = wanted.partition(":")
+    found = [gpu for gpu in gpus if kind == "cuda" and (number or "0") == f"{gpu.index}"]
+    if not found:
+        names = ", ".join(["auto", "cpu", *(f"cuda:{gpu.index}" for gpu in gpus)])
+        raise ConfigError(f"--device: got {wanted}, expected one of: {names}")
+    return found[0]
+
+
+def _fits(gpu: Gpu, weight_bytes: int | None) -> bool:
+    if gpu.free_bytes is None or weight_bytes is None:
+        return True
+    return gpu.free_bytes >= _needed(weight_bytes)
+
+
+def _needed(weight_bytes: int) -> float:
+    return _SHARE * weight_bytes + _ACTIVATIONS_BYTES
+
+
+def _too_small(gpu: Gpu, weight_bytes: int, run: str) -> str:
+    free, need = (gpu.free_bytes or 0) / 2**30, _needed(weight_bytes) / 2**30
+    return (
+        f"cuda:{gpu.index} has {free:.1f} GiB of free memory, and the benchmark needs about "
+        f"{need:.1f} GiB; use another GPU or --device cpu, or free the memory while the run is "
+        f"paused, with: fttui ctl {run} pause release"
+    )

@@ -1,0 +1,1 @@
+"""Results of benchmarks, which other processes than the training measure on checkpoints."""
