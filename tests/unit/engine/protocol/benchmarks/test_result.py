@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fttui.engine.protocol.benchmarks.result import (
@@ -34,7 +36,7 @@ def test_the_text_says_error_base_limit_and_versions() -> None:
 
 
 @pytest.mark.parametrize("other", [{"total": 90}, {"fewshot": 1}, {"version": "3"}])
-def test_results_of_other_conditions_cannot_be_compared(other: dict[str, object]) -> None:
+def test_results_of_other_conditions_cannot_be_compared(other: dict[str, Any]) -> None:
     assert same_conditions(result(0.1), result(0.9, step=8))
     assert not same_conditions(result(), result(**other))
 
