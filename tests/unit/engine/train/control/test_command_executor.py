@@ -433,7 +433,12 @@ def test_measurements_are_asked_for(bench: Bench) -> None:
 
 def test_a_note_is_passed_on_with_its_author(bench: Bench) -> None:
     noted: list[tuple[AddNote, str]] = []
-    bench.monitor.noted = lambda note, issuer: noted.append((note, issuer)) or "there"
+
+    def note(given: AddNote, issuer: str) -> str:
+        noted.append((given, issuer))
+        return "there"
+
+    bench.monitor.noted = note
     assert bench.do("note look here") == ("", "there")
     assert noted == [(AddNote(text="look here"), "me")]
 
