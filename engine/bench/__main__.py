@@ -27,6 +27,7 @@ from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.identity.comparison import compare_with_checkpoint, content_identity, kinds_for_export
 from ..run.identity.content import parse_accepted
 from ..run.identity.hash_cache import HashCache
+from ..run.records.record_feed import engine_works
 from ..run.run_dir import RunDirectory
 from ..telemetry.logs import quieten_libraries
 from ..telemetry.progress_lines import ProgressPrinter, print_line
@@ -47,13 +48,28 @@ def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     quieten_libraries()
     try:
-        Measurement(options).work()
+        _measure(options)
     except FttuiError as error:
         print(f"fttui: {error}", file=sys.stderr)  # noqa: T201 -- this is a command of its own
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
     return 0
+
+
+def _measure(options: argparse.Namespace) -> None:
+    """Measure the tasks; where nobody sees the output, an error is recorded in the run.
+
+    Raises:
+        FttuiError: a task, the checkpoint, its model or the device is not usable.
+    """
+    journal = ResultJournal(RunDirectory(options.run.absolute()), print_line)
+    try:
+        Measurement(options, journal).work()
+    except FttuiError as error:
+        if options.record_errors:
+            journal.record_failure(options.checkpoint, options.tasks, str(error))
+        raise
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -68,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, help="sequences at once")
     parser.add_argument("--base", action="store_true", help="measure the base model, too")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--record-errors", action="store_true", help="in the journal of the run")
     parser.add_argument(
         "--accept-changed", type=parse_accepted, default=frozenset(), metavar="KINDS"
     )
@@ -77,7 +94,7 @@ def _parser() -> argparse.ArgumentParser:
 class Measurement:
     """The measurement of some tasks on one checkpoint."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, journal: ResultJournal) -> None:
         """Read the run and the checkpoint.
 
         Raises:
@@ -91,7 +108,7 @@ class Measurement:
                 f"{self._run.id} trains a reward model, which scores texts and generates none; "
                 "benchmarks need a language model"
             )
-        self._journal = ResultJournal(self._run, print_line)
+        self._journal = journal
         manifest = CheckpointStore(self._run).find(options.checkpoint)
         averaged = AVERAGE in manifest.files
         self._files = read_trained(self._run, manifest.name, ema=averaged)
@@ -142,9 +159,11 @@ class Measurement:
         size = (
             size_of_weights(self._config, ProgressPrinter()) if gpus and wanted != "cpu" else None
         )
-        device = chosen_device(wanted, gpus, size, self._run.id)
+        live = engine_works(self._run)
+        device = chosen_device(wanted, gpus, size, self._run.id, live=live)
         if wanted == "auto" and gpus and device == "cpu":
-            print_line("no GPU has enough free memory, so the CPU is used, which is slower")
+            idle = "idle GPU" if live else "GPU"
+            print_line(f"no {idle} has enough free memory, so the CPU is used, which is slower")
         return device
 
     def _base(

@@ -10,6 +10,8 @@ from ..errors import ConfigError, ModelError
 _ACTIVATIONS_BYTES = 3 * 2**29
 """Memory besides the weights: the context of CUDA, activations and logits of a batch."""
 _SHARE = 1.1
+_IDLE_BYTES = 2**30
+"""Memory that the driver and a desktop may take on a GPU that nobody computes on."""
 
 
 @dataclass(frozen=True)
@@ -19,18 +21,28 @@ class Gpu:
     index: int
     free_bytes: int | None
     """Free memory, over all processes; None if it cannot be read."""
+    used_bytes: int | None = None
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process computes on it; assumed where that cannot be read."""
+        return self.used_bytes is None or self.used_bytes > _IDLE_BYTES
 
 
-def chosen_device(wanted: str, gpus: Sequence[Gpu], weight_bytes: int | None, run: str) -> str:
+def chosen_device(
+    wanted: str, gpus: Sequence[Gpu], weight_bytes: int | None, run: str, *, live: bool
+) -> str:
     """Return the device to measure on, such as `cuda:1` or `cpu`.
 
-    `auto` is the GPU with the most free memory if the model fits into it, else the CPU.
+    `auto` is the GPU with the most free memory if the model fits into it, else the CPU. While the
+    run trains, only GPUs that nobody uses count, because its own memory may still grow.
 
     Args:
         wanted: auto, cpu, cuda or cuda:N.
         gpus: the GPUs of this process.
         weight_bytes: size of the weights; None if it is not known.
         run: name of the run, for the error.
+        live: whether the run trains.
 
     Raises:
         ConfigError: there is no such device.
@@ -38,9 +50,10 @@ def chosen_device(wanted: str, gpus: Sequence[Gpu], weight_bytes: int | None, ru
     """
     if wanted == "cpu" or (wanted == "auto" and not gpus):
         return "cpu"
-    roomy = sorted(gpus, key=lambda gpu: -(gpu.free_bytes or 0))
     if wanted == "auto":
-        return f"cuda:{roomy[0].index}" if _fits(roomy[0], weight_bytes) else "cpu"
+        usable = [g for g in gpus if _fits(g, weight_bytes) and not (live and g.in_use)]
+        roomiest = max(usable, key=lambda gpu: gpu.free_bytes or 0, default=None)
+        return f"cuda:{roomiest.index}" if roomiest else "cpu"
     gpu = _named(wanted, gpus)
     if not _fits(gpu, weight_bytes):
         raise ModelError(_too_small(gpu, weight_bytes or 0, run))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 import zmq
 
+from ..config.load import read_resolved
 from ..errors import CommandRejected, FttuiError, NotOwner
 from ..hub.ssh_bridge.hub_client import OWN_REF, HubClient
 from ..protocol.benchmarks.result import (
@@ -22,7 +23,7 @@ from ..protocol.benchmarks.result import (
 )
 from ..protocol.codec import PROTOCOL_VERSION
 from ..protocol.commands import AddNote
-from ..protocol.events import CommandApplied, CommandFailed, Record
+from ..protocol.events import CheckpointSaved, CommandApplied, CommandFailed, Record
 from ..protocol.requests import Accepted, Hello, Rejected, SubmitCommand
 from ..run.checkpoint_store import CheckpointStore
 from ..run.journal import JournalLocked
@@ -62,6 +63,8 @@ class ResultJournal:
         self._feed = RecordFeed(run)
         self.results: list[BenchmarkResult] = []
         """The results in the journal, in the order in which they were recorded."""
+        self._places: dict[str, tuple[int, int]] = {}
+        """Step and timeline of each checkpoint that was ever saved."""
         self._newest: Record | None = None
         self._outcomes: dict[str, str] = {}
         self._follow()
@@ -73,6 +76,8 @@ class ResultJournal:
                 match record.event:
                     case BenchmarkFinished(result=result):
                         self.results.append(result)
+                    case CheckpointSaved(name=name):
+                        self._places[name] = record.step, record.timeline
                     case CommandApplied(id=id_):
                         self._outcomes[id_] = ""
                     case CommandFailed(id=id_, reason=reason):
@@ -92,8 +97,26 @@ class ResultJournal:
 
     def others(self, result: BenchmarkResult) -> Sequence[BenchmarkResult]:
         """Return earlier results of the same task that were measured under other conditions."""
-        same_task = [one for one in self.results if one.task == result.task]
+        same_task = [one for one in self.results if one.task == result.task and not one.error]
         return [one for one in same_task if not same_conditions(one, result)]
+
+    def record_failure(self, checkpoint: str, tasks: str, error: str) -> None:
+        """Record that tasks could not be measured on a checkpoint.
+
+        Raises:
+            FttuiError: it cannot be recorded.
+        """
+        step, timeline = self._places.get(checkpoint, (0, 1))
+        self.record(
+            BenchmarkResult(
+                task=tasks,
+                checkpoint=checkpoint,
+                step=step,
+                timeline=timeline,
+                scores={},
+                error=error,
+            )
+        )
 
     def record(self, result: BenchmarkResult) -> None:
         """Record a result, whether the run is live or not.
@@ -136,7 +159,8 @@ class ResultJournal:
                 step=newest.step if newest else result.step,
                 timeline=newest.timeline if newest else result.timeline,
             )
-            CheckpointStore(self._run).add_metrics(result.checkpoint, result.metrics)
+            if read_resolved(self._run.config).eval.benchmarks.decides_by(result):
+                CheckpointStore(self._run).add_metrics(result.checkpoint, result.metrics)
         finally:
             writer.close()
 

@@ -46,14 +46,14 @@ def measuring(config: RunConfig, device: str) -> RunConfig:
 
 def visible_gpus() -> list[Gpu]:
     """Return the GPUs of this process with their free memory, without taking any of it."""
-    return [Gpu(index, _free_bytes(index)) for index in range(torch.cuda.device_count())]
+    return [_gpu(index) for index in range(torch.cuda.device_count())]
 
 
-def _free_bytes(index: int) -> int | None:
+def _gpu(index: int) -> Gpu:
     found = GpuSampler(index).sample()
     if found.total_bytes is None or found.used_bytes is None:
-        return None
-    return found.total_bytes - found.used_bytes
+        return Gpu(index, None)
+    return Gpu(index, found.total_bytes - found.used_bytes, found.used_bytes)
 
 
 def size_of_weights(config: RunConfig, progress: Progress) -> int | None:

@@ -396,7 +396,11 @@ def _with_absolute_paths(config: RunConfig, folder: Path) -> RunConfig:
     start = config.adapter.start
     adapter = msgspec.structs.replace(config.adapter, start=start and _absolute(start, folder))
     metrics = [_absolute_metric(entry, folder) for entry in config.eval.metrics]
-    evaluation = msgspec.structs.replace(config.eval, metrics=metrics)
+    tasks = config.eval.benchmarks.include
+    benchmarks = msgspec.structs.replace(
+        config.eval.benchmarks, include=tasks and _absolute(tasks, folder)
+    )
+    evaluation = msgspec.structs.replace(config.eval, metrics=metrics, benchmarks=benchmarks)
     events = config.tracking.folder
     tracking = msgspec.structs.replace(
         config.tracking, folder=events and str(Path(events).expanduser().absolute())

@@ -19,6 +19,7 @@ from .sections.base import (
     Positive,
 )
 from .sections.base import Section as Section
+from .sections.benchmarks import BenchmarksConfig as BenchmarksConfig
 from .sections.budget import BudgetConfig as BudgetConfig
 from .sections.budget import PriceConfig as PriceConfig
 from .sections.contrastive import ContrastiveConfig as ContrastiveConfig
@@ -223,6 +224,7 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     """Held-out records, the first ones, whose completions are generated for `metrics`."""
     metric_tokens: Count = 128
     """Tokens generated per completion for `metrics`, at most."""
+    benchmarks: BenchmarksConfig = BenchmarksConfig()
 
     @property
     def recurs(self) -> bool:

@@ -122,6 +122,15 @@ class ModelSelection:
         if stop and stop.metric in metrics:
             history.stopping.push(stop.metric, step, metrics[stop.metric], stop.min_delta)
 
+    def benchmarked(self, step: int, metrics: dict[str, float]) -> None:
+        """Add what a benchmark has measured on the checkpoint of a step, for early stopping.
+
+        The best checkpoint follows from the manifests, which hold the results.
+        """
+        history, stop = self.state.judgement, self._stop
+        if stop and stop.metric in metrics:
+            history.stopping.push(stop.metric, step, metrics[stop.metric], stop.min_delta)
+
     def metrics_at(self, step: int) -> dict[str, float]:
         """Return the metrics of the last evaluation; empty if it was not made at this step."""
         history = self.state.judgement

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
+from ..protocol.benchmarks.result import BENCH
 from ..protocol.thresholds import lower_is_better
 from .anomaly.alerts import Alert
 
@@ -44,7 +45,11 @@ class RetainedCheckpoint(Protocol):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Metrics of an evaluation at exactly this step; empty without one."""
+        """Metrics of an evaluation at exactly this step, and of benchmarks; empty without any."""
+
+    @property
+    def number(self) -> int:
+        """Position among the run's checkpoints, from 1."""
 
 
 _Checkpoint = TypeVar("_Checkpoint", bound=RetainedCheckpoint)
@@ -72,6 +77,28 @@ def to_remove(
     staying |= {m.name for m in manifests if m.pinned} | set(in_use)
     staying |= {m.name for m in (best(manifests, by), newest_good(manifests)) if m is not None}
     return [m.name for m in manifests if m.name not in staying]
+
+
+_MOST_AWAITING = 4
+"""Checkpoints beyond the newest ones that are kept until a benchmark has measured them."""
+
+
+def awaiting_benchmarks(manifests: Sequence[RetainedCheckpoint], interval: int) -> list[str]:
+    """Return the names of checkpoints that a benchmark is still to measure, oldest first.
+
+    Of those after the last one that was measured, so many are returned that disk space stays
+    limited where the measurements are slow, or fail.
+
+    Args:
+        manifests: complete checkpoints, oldest first.
+        interval: number of checkpoints from one that is measured to the next; 0 if none is.
+    """
+    if not interval:
+        return []
+    measured = [any(name.startswith(BENCH) for name in one.metrics) for one in manifests]
+    last = max((at for at, done in enumerate(measured) if done), default=-1)
+    due = [one.name for one in manifests[last + 1 :] if one.number % interval == 0]
+    return due[:_MOST_AWAITING]
 
 
 def best(manifests: Iterable[_Checkpoint], by: str | None = None) -> _Checkpoint | None:

@@ -1,4 +1,4 @@
-"""Starts the processes that follow a run: one per tracker of its configuration, and the alerts."""
+"""Starts the processes that follow a run: one per tracker, that of benchmarks, and the alerts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from .alerts.sender import INSTALL
 log = logging.getLogger(__name__)
 _TRACKERS = "fttui.engine.followers.trackers"
 _ALERTS = "fttui.engine.followers.alerts"
+_BENCHMARKS = "fttui.engine.followers.benchmarks"
 _RESTARTING = "fttui.engine.followers.restarting"
 
 
 def launch_followers(run: RunDirectory, config: RunConfig) -> None:
-    """Start the processes that deliver a run to its trackers and send its messages.
+    """Start the processes that deliver a run, measure its benchmarks and send its messages.
 
     Each runs under a process that starts it again when it is killed. If one cannot be started, the
     log has a warning.
@@ -28,6 +29,8 @@ def launch_followers(run: RunDirectory, config: RunConfig) -> None:
     for tracker in dict.fromkeys(config.trackers):
         arguments = [folder, "--to", tracker, "--follow", "--wait"]
         _start(run, tracker, [_TRACKERS, *arguments], f"tracker-{tracker}.log")
+    if config.eval.benchmarks.tasks:
+        _start(run, "benchmarks", [_BENCHMARKS, folder], "benchmarks.log")
     if not has_addresses():
         return
     if find_spec("apprise") is None:

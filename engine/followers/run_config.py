@@ -6,13 +6,13 @@ from typing import TypeVar
 
 import msgspec
 
-from ..config.schema import AlertsConfig, TrackingConfig
+from ..config.schema import AlertsConfig, BenchmarksConfig, TrackingConfig
 from ..config.yaml_tree import parse_yaml
 from ..errors import FttuiError
 from ..run.folder.open_folder import read_plain
 from ..run.run_dir import SMALL_FILE_BYTES, RunDirectory
 
-_Section = TypeVar("_Section", AlertsConfig, TrackingConfig)
+_Section = TypeVar("_Section", AlertsConfig, TrackingConfig, BenchmarksConfig)
 
 
 def config_of(run: RunDirectory) -> dict[str, object]:
@@ -37,6 +37,13 @@ def tracking_of(config: dict[str, object]) -> TrackingConfig:
 def alerts_of(config: dict[str, object]) -> AlertsConfig:
     """Return the section `alerts` of a configuration; the defaults if it has no valid one."""
     return _section(config, "alerts", AlertsConfig)
+
+
+def benchmarks_of(config: dict[str, object]) -> BenchmarksConfig:
+    """Return the section `eval.benchmarks`; the defaults, without tasks, if it is not valid."""
+    evaluation = config.get("eval")
+    known = evaluation if isinstance(evaluation, dict) else {}
+    return _section(known, "benchmarks", BenchmarksConfig)
 
 
 def _section(config: dict[str, object], name: str, kind: type[_Section]) -> _Section:

@@ -18,7 +18,7 @@ from .attach import open_app, require_terminal
 from .check import look_into_data
 from .cluster.place import Cluster, add_nodes, cluster_of, require_launch
 from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
-from .preflight.extras import require_trackers
+from .preflight.extras import require_package, require_trackers
 from .preflight.plan import divided_by_length, fitted
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -373,6 +373,8 @@ def load_checked(path: Path, overrides: list[str]) -> LoadedConfig:
 
     loaded = load_config(path, overrides)
     require_trackers(loaded.config.trackers)
+    if loaded.config.eval.benchmarks.tasks:
+        require_package("lm_eval", "eval.benchmarks", extra="bench")
     here = check_hardware(loaded.config, probe_hardware())
     require([*check_sources(loaded.config), *here], loaded.places, str(path))
     return loaded

@@ -212,7 +212,7 @@ def _benchmark_finished(view: RunView, record: Record, event: BenchmarkFinished)
     branches = list(view.branches)
     values = {**result.metrics, **result.changes}
     branches[index] = branches[index].measured(result.step, values)
-    line = LogLine(record.time, "info", result.text)
+    line = LogLine(record.time, "warning" if result.error else "info", result.text)
     mark = Mark(result.step, record.time, index, "eval", result.text)
     return replace(
         view,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..schema import RunConfig
 from .batch import check_batch
+from .benchmarks import check_benchmarks
 from .budget import check_budget
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .forgetting import check_forgetting
@@ -47,6 +48,6 @@ __all__ = [
 
 def check_config(config: RunConfig) -> list[Problem]:
     """Return the contradictions within a configuration, whatever machine it runs on."""
-    own = (check_batch, check_budget, check_forgetting, check_sharding)
+    own = (check_batch, check_benchmarks, check_budget, check_forgetting, check_sharding)
     checks = (*own, *OBJECTIVE, *DATA, *TRAINING)
     return [problem for check in checks for problem in check(config)]

@@ -11,6 +11,7 @@ from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
 from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES
+from .benchmarks import missing_task_folder
 from .forgetting import missing_texts
 from .problem import Problem
 from .source_paths import HUB_FILE, files_of_pattern, is_pattern
@@ -30,6 +31,7 @@ def check_sources(config: RunConfig) -> list[Problem]:
             if source is not None and _is_missing(source)
         ),
         *missing_texts(config),
+        *missing_task_folder(config),
     ]
 
 

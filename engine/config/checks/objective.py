@@ -12,6 +12,7 @@ from ..tasks import (
     PREFERENCE_TASKS,
     SCORED_KINDS,
 )
+from .benchmarks import is_benchmark, why_not_measured
 from .forgetting import FORGETTING
 from .preference import check_preference
 from .problem import Problem
@@ -256,7 +257,10 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
     for key, metric in wanted.items():
         if metric is None:
             continue
-        if metric not in known:
+        if is_benchmark(metric):
+            if reason := why_not_measured(config, metric):
+                yield Problem(key, reason)
+        elif metric not in known:
             yield Problem(
                 key, f"got {metric}, which this run does not measure; choose {', '.join(known)}"
             )

@@ -20,8 +20,9 @@ from .base import (
     Share,
 )
 
-Metric = Annotated[str, Meta(pattern="^[^\\W\\d]\\w*(\\.\\w+)*$")]
-"""Name of a metric of evaluations, which may be a function in `eval.metrics`."""
+Metric = Annotated[str, Meta(pattern="^[^\\W\\d]\\w*(\\.[\\w-]+)*$")]
+"""Name of a metric of evaluations, which may be a function in `eval.metrics`, or of a benchmark,
+such as `bench.hellaswag.acc`."""
 
 
 DEFAULT_ACCUMULATION = 8

@@ -64,6 +64,8 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     seconds: float = 0.0
     """Time of the measurement, without the loading of the model."""
+    error: str = ""
+    """Why nothing was measured; empty if it was. There are no scores then."""
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -105,9 +107,19 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
         ]
         return ", ".join(parts)
 
+    def measured_with(self, limit: int | None, *, chat_template: bool) -> bool:
+        """Whether it was measured with these settings, so that it may be compared by them.
+
+        Of a group, a limit counts for each of its tasks.
+        """
+        limited = self.examples < self.total
+        return self.chat_template is chat_template and (not limited or limit is not None)
+
     @property
     def text(self) -> str:
         """The result in one line."""
+        if self.error:
+            return f"benchmark {self.task} at {self.checkpoint} failed: {self.error}"
         scores = "; ".join(f"{metric} {score.text}" for metric, score in self.scores.items())
         return f"benchmark {self.task} at {self.checkpoint}: {scores} ({self.conditions})"
 

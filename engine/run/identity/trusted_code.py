@@ -29,6 +29,8 @@ _NAMING_CODE = ("config.json", "tokenizer_config.json", "processor_config.json")
 """Files that name the code to run, also code of another repository, in `auto_map`."""
 _METRICS = "eval.metrics"
 """Stands for a model where the code is that of the user's metrics."""
+_BENCHMARKS = "eval.benchmarks.include"
+"""Stands for a model where the code is that of definitions of tasks."""
 _SHOWN_DIGITS = 16
 _FEWEST_DIGITS = 8
 _SHOWN_FILES = 5
@@ -97,12 +99,27 @@ def metric_code_of(config: RunConfig) -> ModelCode | None:
     return ModelCode(_METRICS, "", tuple(files), hash_parts(parts), Path(files[0]).parent)
 
 
+def benchmark_code_of(config: RunConfig) -> ModelCode | None:
+    """Return the task definitions in `eval.benchmarks.include`, which may name code; or None."""
+    include = config.eval.benchmarks.include
+    if not include or not config.eval.benchmarks.tasks:
+        return None
+    folder = Path(include)
+    found = sorted(file for kind in ("*.py", "*.y*ml") for file in folder.rglob(kind))
+    parts = {}
+    for file in found:
+        parts[str(file.relative_to(folder))] = "missing"
+        with suppress(OSError):
+            parts[str(file.relative_to(folder))] = hash_file(file)
+    return ModelCode(_BENCHMARKS, "", tuple(parts), hash_parts(parts), folder)
+
+
 def record_consent(config: RunConfig) -> None:
     """Record the consent of a user who starts a configuration of their own with trusted code.
 
     If the home folder cannot be written, nothing is recorded, and a later resume asks for consent.
     """
-    for code in (code_of(config), metric_code_of(config)):
+    for code in (code_of(config), metric_code_of(config), benchmark_code_of(config)):
         if code is not None:
             with suppress(OSError, RuntimeError):
                 _store(code)
@@ -117,13 +134,15 @@ def require_consent(config: RunConfig, given: str, command: str, *, evaluates: b
         config: the configuration in the run folder.
         given: the hash, or its first digits, to which the user consents now; may be empty.
         command: the command to repeat with the consent.
-        evaluates: whether the command may execute the functions in `eval.metrics`.
+        evaluates: whether the command may execute the functions in `eval.metrics`, or those that
+            tasks in `eval.benchmarks.include` name.
 
     Raises:
         ConfigError: the user has not consented; the text names the code and its hash.
         OSError: the consent cannot be stored.
     """
-    for code in (code_of(config), metric_code_of(config) if evaluates else None):
+    measuring = (metric_code_of(config), benchmark_code_of(config)) if evaluates else ()
+    for code in (code_of(config), *measuring):
         if code is not None:
             _require(code, given, command)
 
@@ -138,7 +157,8 @@ def _require(code: ModelCode, given: str, command: str) -> None:
 
 
 def _refusal(code: ModelCode, given: str, command: str) -> str:
-    whose = f"in {_METRICS}" if code.model == _METRICS else f"of the model {code.model}"
+    own = code.model in (_METRICS, _BENCHMARKS)
+    whose = f"in {code.model}" if own else f"of the model {code.model}"
     what = f"the run wants to execute Python code {whose}"
     if not code.digest:
         return (

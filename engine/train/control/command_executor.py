@@ -13,7 +13,7 @@ from ...config.step_plan import is_due
 from ...core.model_selection import is_better
 from ...core.recovery import NoWayBack
 from ...core.replay.planned_commands import PlannedCommands
-from ...core.retention import to_remove
+from ...core.retention import awaiting_benchmarks, to_remove
 from ...core.settings import Inapplicable, after_rollback, leashed
 from ...errors import CheckpointError
 from ...protocol.commands import (
@@ -280,7 +280,8 @@ class CommandExecutor:
         ledger = self._checkpointer.ledger
         keep, by = self._config.checkpoint.keep, self._config.checkpoint.best
         trained = [one for one in ledger.all() if not one.mean_of]
-        for name in to_remove(trained, keep=keep, by=by):
+        waiting = awaiting_benchmarks(trained, self._config.eval.benchmarks.interval)
+        for name in to_remove(trained, keep=keep, by=by, in_use=waiting):
             if ledger.remove(name):
                 self._event_log.record(CheckpointRemoved(name=name))
 

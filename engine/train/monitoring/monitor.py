@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from ...config.schema import RunConfig
+from ...config.schema import BenchmarksConfig, RunConfig
 from ...config.tasks import COMPARING_TASKS
 from ...core.anomaly import Alert, Detector
 from ...core.guard import Guard, GuardDecision, Limits, UpdateVerdict
@@ -25,6 +25,8 @@ from .anomaly_monitor import AnomalyMonitor, AnomalyMonitorState, RecoveryCall
 from .anomaly_reporter import AnomalyReporter
 from .recovery_planner import RecoveryPlanner, RecoveryPlannerState
 
+_OTHERWISE = "eval.benchmarks has another limit or other prompts"
+
 
 class TrainingMonitor:
     """Checks updates before they are made and steps after them, and plans recoveries.
@@ -41,9 +43,11 @@ class TrainingMonitor:
         selection: ModelSelection,
         event_log: EventLog,
         checkpoints: CheckpointStore | None = None,
+        benchmarks: BenchmarksConfig = BenchmarksConfig(),  # noqa: B008 - frozen
     ) -> None:
         """Keep the parts; only rank 0 has the store of checkpoints."""
         self._checkpoints = checkpoints
+        self._benchmarks = benchmarks
         self._guard = guard
         self._anomalies = anomalies
         self._planner = planner
@@ -150,6 +154,10 @@ class TrainingMonitor:
             self._event_log.record(NoteAdded(text=note.text, issuer=issuer))
             return ""
         self._event_log.record(BenchmarkFinished(result=result))
+        if not self._benchmarks.decides_by(result):
+            why = f"; it chooses no checkpoint: {_OTHERWISE}" if self._benchmarks.tasks else ""
+            return f"recorded at step {result.step}{why}"
+        self._selection.benchmarked(result.step, result.metrics)
         if self._checkpoints is not None:
             try:
                 self._checkpoints.add_metrics(result.checkpoint, result.metrics)
@@ -266,4 +274,5 @@ def build_monitor(
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
     guard = Guard(budget=config.guard.nonfinite_budget)
     store = checkpoints if agreement.rank == 0 else None
-    return TrainingMonitor(guard, anomalies, planner, selection, event_log, store)
+    benchmarks = config.eval.benchmarks
+    return TrainingMonitor(guard, anomalies, planner, selection, event_log, store, benchmarks)

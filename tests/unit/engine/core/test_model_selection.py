@@ -117,3 +117,17 @@ def test_an_evaluation_repeated_at_a_step_counts_once() -> None:
 def test_the_reason_names_metric_patience_and_best(record: BestMetric, text: str) -> None:
     assert text in describe_stop("mrr", record, 0.0)
     assert "by more than 0.1" in describe_stop("mrr", record, 0.1)
+
+
+def test_benchmarks_end_a_run_that_does_not_improve() -> None:
+    rule = EarlyStopConfig(metric="bench.words.acc", patience=2)
+    found = ModelSelection("bench.words.acc", rule)
+    for step, value in ((2, 0.5), (4, 0.6), (6, 0.6)):
+        found.benchmarked(step, {"bench.words.acc": value, "bench.words.f1": 1.0})
+        found.evaluated(step, {"loss": 1.0})
+    assert found.reason_to_stop() is None
+    assert not found.is_best(6)
+    found.benchmarked(8, {"bench.words.acc": 0.4})
+    assert found.reason_to_stop() == (
+        "bench.words.acc has not improved for 2 evaluations (best 0.6 at step 4)"
+    )

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from fttui.engine.core.anomaly import Alert
-from fttui.engine.core.retention import good_checkpoint, is_good, to_remove
+from fttui.engine.core.retention import awaiting_benchmarks, good_checkpoint, is_good, to_remove
 from fttui.engine.run.checkpoint_store import Manifest
 
 
@@ -100,3 +100,18 @@ def test_the_way_back_skips_bad_tried_and_foreign_ones() -> None:
     assert found is not None
     assert found.step == 50
     assert good_checkpoint(manifests, [alert(10)]) is None
+
+
+def test_checkpoints_are_kept_until_a_benchmark_has_measured_them() -> None:
+    measured = {"metrics": {"bench.words.acc": 0.5}}
+    manifests = [
+        checkpoint(10, number=1),
+        checkpoint(20, number=2, **measured),
+        *(checkpoint(10 * n, number=n) for n in range(3, 10)),
+    ]
+    assert awaiting_benchmarks(manifests, 0) == []
+    assert steps(awaiting_benchmarks(manifests, 1)) == [30, 40, 50, 60]
+    assert steps(awaiting_benchmarks(manifests, 3)) == [30, 60, 90]
+    assert steps(awaiting_benchmarks(manifests[:1], 1)) == [10]
+    kept = to_remove(manifests, keep=2, by="bench.words.acc", in_use=["step-000030"])
+    assert steps(kept) == [10, 40, 50, 60, 70], "the measured one is the best"

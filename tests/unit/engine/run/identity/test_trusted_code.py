@@ -144,3 +144,22 @@ def test_metrics_of_a_foreign_run_need_a_consent(tmp_path: Path) -> None:
         require_consent(config, "", "fttui run --resume r")
     record_consent(config)
     require_consent(config, "", "fttui run --resume r")
+
+
+def test_tasks_of_a_foreign_run_need_a_consent(tmp_path: Path) -> None:
+    (tmp_path / "words.yaml").write_text("doc_to_text: !function code.ask")
+    (tmp_path / "code.py").write_text("def ask(doc): ...")
+    sections = {"model": {"id": "m"}, "data": {"train": "d.jsonl"}, "train": {}}
+    tasks = {"eval": {"benchmarks": {"tasks": ["words"], "include": str(tmp_path)}}}
+    config = msgspec.convert({**sections, **tasks}, RunConfig)
+    with pytest.raises(
+        ConfigError, match=r"code in eval\.benchmarks\.include \(code.py, words"
+    ) as no:
+        require_consent(config, "", "fttui run --resume r")
+    require_consent(config, "", "fttui bench r --tasks words", evaluates=False)
+    require_consent(config, str(no.value).split()[-1], "fttui run --resume r")
+    (tmp_path / "words.jsonl").write_text("{}")
+    require_consent(config, "", "fttui run --resume r")
+    (tmp_path / "code.py").write_text("def ask(doc): print()")
+    with pytest.raises(ConfigError, match="--trust-code"):
+        require_consent(config, "", "fttui run --resume r")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from fttui.engine.config.schema import (
+    BenchmarksConfig,
     CheckpointConfig,
     DataConfig,
     EarlyStopConfig,
@@ -129,7 +130,12 @@ OLD: dict[str, Any] = {
 class Scene:
     """A monitor with a scripted detector, at step 50."""
 
-    def __init__(self, path: Path, stop: EarlyStopConfig | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        stop: EarlyStopConfig | None = None,
+        benchmarks: BenchmarksConfig = BenchmarksConfig(),  # noqa: B008 - frozen
+    ) -> None:
         self.log = LogAtStep(50)
         self.run = new_run(path)
         self.ranks = Ranks()
@@ -145,6 +151,7 @@ class Scene:
             ModelSelection("loss", stop),
             log,
             store,
+            benchmarks,
         )
 
     def step(self, *alerts: Alert, loss: float = 1.0, nonfinite: str = "skip") -> UpdateVerdict:
@@ -456,3 +463,15 @@ def test_a_result_of_a_benchmark_is_recorded_and_joins_its_checkpoint(scene: Sce
     ]  # fmt: skip
     assert scene.log.of(NoteAdded) == [NoteAdded(text="a note", issuer="ann")]
     assert store.find("4").metrics == {"bench.words.acc": 0.75}
+
+
+def test_a_result_under_other_conditions_chooses_no_checkpoint(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, benchmarks=BenchmarksConfig(tasks=["words"]))
+    store = CheckpointStore(scene.run)
+    store.make_folder("step-000004")
+    plain = {"timeline": 1, "time": 0, "world_size": 1, "incarnation": 1, "files": {}}
+    store.commit(msgspec.convert({"name": "step-000004", "step": 4, **plain}, Manifest))
+    said = scene.monitor.noted(AddNote(text="x", result=result(0.75, total=90)), "bench")
+    assert "it chooses no checkpoint: eval.benchmarks has another limit" in said
+    assert len(scene.log.of(BenchmarkFinished)) == 1
+    assert store.find("4").metrics == {}
