@@ -32,7 +32,7 @@ def test_a_benchmark_chooses_the_best_checkpoint_without_evaluations() -> None:
         ({}, "got bench.words.acc, but no benchmark is measured; name its task in eval.benchmarks"),
         (
             {**MEASURED, "checkpoint": {"best": "bench.words"}},
-            "expected bench.TASK.METRIC, such as",
+            "expected bench.TASK.METRIC, such",
         ),
         (
             {**MEASURED, "checkpoint": {"best": "bench.words.acc", "every": 0}},
