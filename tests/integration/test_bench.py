@@ -27,7 +27,7 @@ pytestmark = needs_harness
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in OFFLINE.items():
         monkeypatch.setenv(name, value)
 
@@ -162,3 +162,51 @@ def test_a_reward_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
     play(run)
     assert main([str(run.path), "last", "--tasks", "words"]) == 2
     assert "trains a reward model" in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_benchmarks_of_a_configuration_keep_the_best_checkpoint(tmp_path: Path) -> None:
+    tasks, runs = local_task(tmp_path), tmp_path / "runs"
+    benchmarks = f"{{tasks: [words], include: {tasks}, base: true}}"
+    config, sets = write_config(
+        tmp_path,
+        "sft",
+        train__steps=6,
+        checkpoint__every=2,
+        checkpoint__keep=1,
+        checkpoint__best="bench.words.acc",
+        eval__benchmarks=benchmarks,
+    )
+    settings = [word for one in sets for word in ("--set", one)]
+    done = fttui("run", "--headless", str(config), *settings, runs=runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunDirectory(runs / only_run(runs))
+    until(lambda: len(results(run)) == 4, 200)
+    found = [event.result for event in results(run)]
+    assert [one.step for one in found] == [0, 2, 4, 6], "each is kept until it is measured"
+    assert [one.error for one in found] == [""] * 4
+    bases = {one.scores["acc"].base for one in found}
+    assert len(bases) == 1
+    assert None not in bases
+    kept = CheckpointStore(run).all()
+    values = {one.name: one.metrics["bench.words.acc"] for one in kept}
+    best = max(one.scores["acc"].value for one in found)
+    assert max(values.values()) == best
+    assert "measuring step-000006" in (run.logs / "benchmarks.log").read_text()
+
+
+@pytest.mark.long
+def test_a_task_of_a_configuration_that_fails_is_said_in_the_run(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    benchmarks = f"{{tasks: [nothing], include: {local_task(tmp_path)}}}"
+    config, sets = write_config(tmp_path, "sft", train__steps=4, eval__benchmarks=benchmarks)
+    settings = [word for one in sets for word in ("--set", one)]
+    done = fttui("run", "--headless", str(config), *settings, runs=runs)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunDirectory(runs / only_run(runs))
+    until(lambda: results(run), 100)
+    (failed,) = results(run)
+    assert failed.result.error.startswith("no task 'nothing'; nearest of")
+    assert (failed.result.checkpoint, failed.result.scores) == ("step-000000", {})
+    log = run.logs / "benchmarks.log"
+    until(lambda: "no further checkpoint is measured" in log.read_text(), 30)

@@ -88,6 +88,13 @@ def test_each_tracker_gets_one_process_and_messages_need_an_address(
     monkeypatch.setattr(launch, "find_spec", lambda _name: object())
     launch.launch_followers(new_run(tmp_path), msgspec.structs.replace(config, trackers=[]))
     assert started == [["alerts.log", "alerts", launch._ALERTS]]
+    started.clear()
+    monkeypatch.setattr(launch, "has_addresses", lambda: False)
+    measured = msgspec.structs.replace(
+        config, trackers=[], eval=EvalConfig(benchmarks=BenchmarksConfig(tasks=["words"]))
+    )
+    launch.launch_followers(new_run(tmp_path), measured)
+    assert started == [["benchmarks.log", "benchmarks", launch._BENCHMARKS]]
 
 
 def test_a_process_that_cannot_be_started_ends_nothing(
