@@ -73,7 +73,7 @@ def add_commands(commands: Commands) -> None:
         metavar="DEVICE",
         default="auto",
         help="cpu, cuda or cuda:N (default: the GPU with the most free memory if the model fits "
-        "into it, else the CPU)",
+        "into it, else the CPU; while the run trains, only a GPU that no process uses)",
     )
     bench.add_argument(
         "--batch",

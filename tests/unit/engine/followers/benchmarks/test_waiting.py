@@ -8,8 +8,9 @@ from tests.support.benchmarks import result
 NUMBERS = {f"step-{step:06d}": at for at, step in enumerate((0, 2, 4, 6), 1)}
 
 
-def saved(step: int, **more: list[str]) -> CheckpointSaved:
-    return CheckpointSaved(name=f"step-{step:06d}", size_bytes=1, seconds=0.1, **more)
+def saved(step: int, mean_of: tuple[str, ...] = ()) -> CheckpointSaved:
+    name = f"step-{step:06d}"
+    return CheckpointSaved(name=name, size_bytes=1, seconds=0.1, mean_of=[*mean_of])
 
 
 def waiting(interval: int, tasks: int, *events: AnyEvent) -> WaitingCheckpoints:
@@ -36,7 +37,7 @@ def test_every_second_checkpoint_by_its_place_in_the_run() -> None:
 
 
 def test_means_and_removed_checkpoints_are_left_out() -> None:
-    assert waiting(1, 1, saved(2, mean_of=["a", "b"]), saved(99)).next is None
+    assert waiting(1, 1, saved(2, mean_of=("a", "b")), saved(99)).next is None
 
 
 def test_a_checkpoint_with_some_of_the_results_still_waits() -> None:

@@ -6,7 +6,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.config.schema import AlertsConfig, RunConfig, TrackingConfig
+from fttui.engine.config.schema import (
+    AlertsConfig,
+    BenchmarksConfig,
+    EvalConfig,
+    RunConfig,
+    TrackingConfig,
+)
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers import launch, restarting
