@@ -165,6 +165,7 @@ def test_a_reward_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # its processes have a low priority
 def test_benchmarks_of_a_configuration_keep_the_best_checkpoint(tmp_path: Path) -> None:
     tasks, runs = local_task(tmp_path), tmp_path / "runs"
     benchmarks = f"{{tasks: [words], include: {tasks}, base: true}}"
@@ -181,7 +182,7 @@ def test_benchmarks_of_a_configuration_keep_the_best_checkpoint(tmp_path: Path) 
     done = fttui("run", "--headless", str(config), *settings, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunDirectory(runs / only_run(runs))
-    until(lambda: len(results(run)) == 4, 200)
+    until(lambda: len(results(run)) == 4, 500)
     found = [event.result for event in results(run)]
     assert [one.step for one in found] == [0, 2, 4, 6], "each is kept until it is measured"
     assert [one.error for one in found] == [""] * 4
@@ -196,6 +197,7 @@ def test_benchmarks_of_a_configuration_keep_the_best_checkpoint(tmp_path: Path) 
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 def test_a_task_of_a_configuration_that_fails_is_said_in_the_run(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     benchmarks = f"{{tasks: [nothing], include: {local_task(tmp_path)}}}"
@@ -204,9 +206,9 @@ def test_a_task_of_a_configuration_that_fails_is_said_in_the_run(tmp_path: Path)
     done = fttui("run", "--headless", str(config), *settings, runs=runs)
     assert done.returncode == 0, done.stdout + done.stderr
     run = RunDirectory(runs / only_run(runs))
-    until(lambda: results(run), 100)
+    until(lambda: results(run), 300)
     (failed,) = results(run)
     assert failed.result.error.startswith("no task 'nothing'; nearest of")
     assert (failed.result.checkpoint, failed.result.scores) == ("step-000000", {})
     log = run.logs / "benchmarks.log"
-    until(lambda: "no further checkpoint is measured" in log.read_text(), 30)
+    until(lambda: "no further checkpoint is measured" in log.read_text(), 100)
