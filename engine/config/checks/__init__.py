@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ..schema import RunConfig
 from .batch import check_batch
-from .benchmarks import check_benchmarks
 from .budget import check_budget
 from .data import ACCEPTED_FILES, DATA, FIELDS, FILE_SUFFIXES, check_sources, describe_missing
 from .forgetting import check_forgetting
@@ -21,6 +20,7 @@ from .source_paths import (
     is_pattern,
 )
 from .training import TRAINING
+from .user_metrics import check_benchmarks
 
 __all__ = [
     "ACCEPTED_FILES",

@@ -11,10 +11,10 @@ from ..data_reasons import EVERYTHING, NAMES
 from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
 from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES
-from .benchmarks import missing_task_folder
 from .forgetting import missing_texts
 from .problem import Problem
 from .source_paths import HUB_FILE, files_of_pattern, is_pattern
+from .user_metrics import missing_task_folder
 
 
 def check_sources(config: RunConfig) -> list[Problem]:

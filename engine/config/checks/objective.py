@@ -12,11 +12,10 @@ from ..tasks import (
     PREFERENCE_TASKS,
     SCORED_KINDS,
 )
-from .benchmarks import is_benchmark, why_not_measured
 from .forgetting import FORGETTING
 from .preference import check_preference
 from .problem import Problem
-from .user_metrics import metric_names
+from .user_metrics import is_benchmark, metric_names, why_not_measured
 
 _PAIR_KINDS = ("infonce", "pairwise", "triplet", *SCORED_KINDS)
 

@@ -1,4 +1,4 @@
-"""Checks of metrics that a Python function of the user computes; nothing of it is executed."""
+"""Checks of metrics of the user: Python functions, of which nothing is executed, and benchmarks."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ...protocol.benchmarks.result import BENCH
+from ..schema import RunConfig
 from .problem import Problem
 
 KEY = "eval.metrics"
 FORM = "FILE.py:FUNCTION"
+_BENCHMARKS = "eval.benchmarks"
 
 
 def named_function(entry: str) -> tuple[str, str]:
@@ -54,4 +57,44 @@ def _why_not(entry: str) -> str:
     if name not in [one.name for one in found]:
         known = ", ".join(one.name for one in found) or "none"
         return f"{file} defines no function {name}; it defines: {known}"
+    return ""
+
+
+def check_benchmarks(config: RunConfig) -> Iterator[Problem]:
+    """Yield benchmarks of a model that predicts no tokens."""
+    if config.eval.benchmarks.tasks and config.task == "reward":
+        yield Problem(
+            f"{_BENCHMARKS}.tasks",
+            "task reward trains a model that scores texts and generates none; remove the key",
+        )
+
+
+def missing_task_folder(config: RunConfig) -> list[Problem]:
+    """Return a problem if the folder with definitions of tasks does not exist."""
+    folder = config.eval.benchmarks.include
+    if folder is None or Path(folder).expanduser().is_dir():
+        return []
+    return [Problem(f"{_BENCHMARKS}.include", f"no folder {folder}; give a folder with task files")]
+
+
+def is_benchmark(metric: str) -> bool:
+    """Whether the name of a metric is that of a benchmark."""
+    return metric.startswith(BENCH)
+
+
+def why_not_measured(config: RunConfig, metric: str) -> str:
+    """Return why no benchmark of a configuration measures a metric; empty if one does.
+
+    The metrics of a task, and the tasks of a group, are not known before they are measured.
+    """
+    tasks = config.eval.benchmarks.tasks
+    if not tasks:
+        return f"got {metric}, but no benchmark is measured; name its task in {_BENCHMARKS}.tasks"
+    if not config.checkpoint.every and not config.checkpoint.per_epoch:
+        return (
+            f"got {metric}, which is measured on checkpoints, but none are written during "
+            "training; set checkpoint.every"
+        )
+    if len(metric.removeprefix(BENCH).split(".")) < 2:
+        return f"got {metric}, expected {BENCH}TASK.METRIC, such as {BENCH}{tasks[0]}.acc"
     return ""

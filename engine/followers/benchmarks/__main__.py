@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
     """Measure the checkpoints of a run until it has ended; return the exit code."""
     terminated = Termination()
     try:
-        Measurements(RunDirectory(Path(arguments[0]).absolute()), terminated, _say).work()
+        CheckpointMeasurements(RunDirectory(Path(arguments[0]).absolute()), terminated, _say).work()
     except FttuiError as error:
         _say(str(error))
         return error.exit_code
@@ -48,7 +48,7 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-class Measurements:
+class CheckpointMeasurements:
     """Measures the checkpoints of one run."""
 
     def __init__(

@@ -9,7 +9,7 @@ import pytest
 
 from fttui.engine.config.schema import BenchmarksConfig
 from fttui.engine.followers.benchmarks import __main__ as process
-from fttui.engine.followers.benchmarks.__main__ import Measurements, command_of
+from fttui.engine.followers.benchmarks.__main__ import CheckpointMeasurements, command_of
 from fttui.engine.protocol.events import CheckpointSaved, Record
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.run.run_dir import RunDirectory
@@ -70,7 +70,7 @@ def worked(
     started, said = Started(codes), list[str]()
     monkeypatch.setattr(process.subprocess, "Popen", started)  # type: ignore[attr-defined]
     terminated: Any = Terminated()
-    Measurements(run, terminated, said.append).work()
+    CheckpointMeasurements(run, terminated, said.append).work()
     return started, said
 
 
