@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from ..errors import ConfigError, ModelError
 
@@ -84,5 +85,5 @@ def _too_small(gpu: Gpu, weight_bytes: int, run: str) -> str:
     return (
         f"cuda:{gpu.index} has {free:.1f} GiB of free memory, and the benchmark needs about "
         f"{need:.1f} GiB; use another GPU or --device cpu, or free the memory while the run is "
-        f"paused, with: fttui ctl {run} pause release"
+        f"paused, with: fttui ctl {quote(run)} pause release"
     )
