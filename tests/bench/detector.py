@@ -1,12 +1,13 @@
 """How good the anomaly detector is, and what it costs.
 
-    python -m tests.bench.detector [--logs FOLDER] [--sensitivities 0.25,0.5,1,2,4]
+    python -m tests.bench.detector [--logs FOLDER,FOLDER] [--sensitivities 0.25,0.5,1,2,4]
     python -m tests.bench.detector --against CHECKOUT [--logs FOLDER]
 
 Injects anomalies of known size into runs it makes itself (falling, flat, staircase, noisy,
 heavy-tailed) and prints what is found, over the sensitivity knob and beside a z-score of an
-exponential average. With a folder of labelled logs (`labels.jsonl`, `<id>.jsonl`) it scores those
-too, whole and in two halves split by a hash of the name. Needs nothing but Python.
+exponential average. With folders of labelled logs (`labels.jsonl`, `<id>.jsonl`, and the source of
+each log in `sources.tsv`) it scores those too, with intervals of a bootstrap over sources, and with
+the rate of false alarms that the other sources would choose. Needs nothing but Python.
 
 With the checkout of another version it prints the costs of both, measured in alternation, and
 compares every alert of both in its own runs and in the logs.
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import hashlib
 import importlib
 import json
 import math
@@ -33,9 +33,9 @@ from typing import Any
 
 from fttui.engine.core.anomaly import INSTABILITY, Detector
 
+from .labelled_logs import report
+
 Record = dict[str, Any]
-BEFORE, AFTER, MERGE = 2, 5, 10
-"""Records around a label in which an alert counts, and between alerts that are one alarm."""
 
 
 class Naive:
@@ -197,64 +197,6 @@ def inject(make: Callable[[], Watcher], seeds: int) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in hits.items()}
 
 
-def _windows(records: list[Record], label: dict[str, Any]) -> tuple[int, int]:
-    inside = [i for i, r in enumerate(records) if label["start_step"] <= r["step"]]
-    first = inside[0] if inside else len(records) - 1
-    last = max((i for i in inside if records[i]["step"] <= label["end_step"]), default=first)
-    return first - BEFORE, last + AFTER
-
-
-def _counts(label: dict[str, Any]) -> bool:
-    return label["kind"] != "ambiguous" and label["confidence"] >= 0.5
-
-
-def score(make: Callable[[], Watcher], folder: Path, names: set[str]) -> dict[str, float]:
-    """Event-level precision, recall and false alarms of the instabilities of some logs."""
-    true = false = labels = hit = records_seen = clean = quiet = 0
-    for line in (folder / "labels.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        if entry["id"] not in names:
-            continue
-        records = [
-            json.loads(x) for x in (folder / f"{entry['id']}.jsonl").read_text().splitlines()
-        ]
-        alarms = [i for i, kind in _found(make(), records) if kind in INSTABILITY]
-        wanted = [_windows(records, x) for x in entry["anomalies"]
-                  if _counts(x) and x["kind"] in INSTABILITY]  # fmt: skip
-        unsure = [_windows(records, x) for x in entry["anomalies"]
-                  if not _counts(x) or x["kind"] == "dead"]  # fmt: skip
-        labels += len(wanted)
-        hit += sum(any(a <= i <= b for i in alarms) for a, b in wanted)
-        wrong = 0
-        for group in _groups(alarms):
-            if any(a <= i <= b for i in group for a, b in wanted):
-                true += 1
-            elif not any(a <= i <= b for i in group for a, b in unsure):
-                wrong += 1
-        false += wrong
-        records_seen += len(records)
-        clean += not wanted
-        quiet += not wanted and not wrong
-    precision, recall = true / max(1, true + false), hit / max(1, labels)
-    return {
-        "P": precision,
-        "R": recall,
-        "F1": 2 * precision * recall / max(1e-9, precision + recall),
-        "FA/1k": 1000 * false / max(1, records_seen),
-        "quiet": quiet / max(1, clean),
-    }
-
-
-def _groups(alarms: list[int]) -> list[list[int]]:
-    groups: list[list[int]] = []
-    for i in alarms:
-        if groups and i - groups[-1][-1] < MERGE and i - groups[-1][0] < 50:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return groups
-
-
 def cost_us(make: Callable[[], Watcher], records: list[Record], passes: int = 5) -> float:
     """Microseconds of processor time per record: the best of some passes."""
     best = math.inf
@@ -319,12 +261,13 @@ def differences(other: Callable[[], Ours], runs: Iterable[list[Record]]) -> tupl
     return alerts, different
 
 
-def _compare(checkout: Path, logs: Path | None, long: list[Record]) -> None:
+def _compare(checkout: Path, logs: str, long: list[Record]) -> None:
     other = version(checkout)
     before, now = costs_us([other, Ours], long)
     print(f"cost per record: before {before:.1f} us, now {now:.1f} us, ratio {now / before:.2f}")
     runs = [records for seed in range(4) for records in hosts(seed).values()]
-    names = sorted(logs.glob("*.jsonl")) if logs else []
+    folders = [Path(name) for name in logs.split(",") if name]
+    names = [path for folder in folders for path in sorted(folder.glob("*.jsonl"))]
     runs += [
         [json.loads(line) for line in path.read_text().splitlines()]
         for path in names
@@ -341,14 +284,10 @@ def _table(title: str, columns: dict[str, dict[str, float]]) -> None:
         print(f"{row:26}" + "".join(f"{column[row]:10.3f}" for column in columns.values()))
 
 
-def _half(name: str) -> int:
-    return hashlib.md5(name.encode(), usedforsecurity=False).digest()[-1] % 2
-
-
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--logs", type=Path)
+    parser.add_argument("--logs", default="")
     parser.add_argument("--sensitivities", default="0.25,0.5,1,2,4")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--against", type=Path)
@@ -366,11 +305,7 @@ def main() -> None:
         "injected into synthetic runs", {k: inject(m, arguments.seeds) for k, m in makers.items()}
     )
     if arguments.logs:
-        names = {path.stem for path in arguments.logs.glob("*.jsonl")} - {"labels"}
-        parts = {"all logs": names}
-        parts |= {f"half {n}": {x for x in names if _half(x) == n} for n in (0, 1)}
-        for title, part in parts.items():
-            _table(title, {k: score(m, arguments.logs, part) for k, m in makers.items()})
+        report([Path(name) for name in arguments.logs.split(",")])
     ours, naive = cost_us(Ours, long), cost_us(Naive, long)
     print(f"\ncost per record: {ours:.1f} us, naive {naive:.1f} us, ratio {ours / naive:.1f};")
     print(f"in moves of a sorted list of 1,000 numbers: {ours / unit_us():.0f}")

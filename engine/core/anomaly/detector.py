@@ -71,8 +71,11 @@ class Detector:
         if record.get("mem_allocated") is None:
             record = _named(record)
         step = int(record.get("step") or 0)
-        if step < state.last_step:
+        gap = step - state.last_step
+        if gap < 0:
             self.relearn()
+        elif gap != state.interval.steps or state.interval.other:
+            self._pass_gap(gap)
         state.last_step = step
         found = self._training(record) + self._settings(record) + self._machine(record)
         if state.verdicts.pending:
@@ -145,6 +148,15 @@ class Detector:
         detector._state, detector._strict = state, state.strict()
         return detector
 
+    def _pass_gap(self, gap: int) -> None:
+        """Take note of a number of steps between records that is not the usual one.
+
+        Baselines begin anew if the log has changed to another interval.
+        """
+        state = self._state
+        if gap and state.last_step >= 0 and state.interval.add(gap):
+            state.stability.renew()
+
     def _judge_earlier(self, record: _Record, step: int) -> None:
         state = self._state
         if (record.get("loss"), record.get("grad_norm")) != (None, None):
@@ -162,6 +174,7 @@ class Detector:
             self._strict,
             scaled=bool(record.get("loss_scale")),
             tokens=record.get("tokens") or 0,
+            after_gap=state.interval.other > 0,
         )
         climbing = lr is not None and state.top_lr.update(lr)
         if found and climbing and any(f.kind == "divergence" and f.z is None for f in found):
@@ -190,7 +203,9 @@ class Detector:
         as records without a gradient.
         """
         recent = self._state.stability.grad.recent
-        near = 0 < norm < math.inf and recent.ordered[-1] - recent.values[-1] < NEAR_NORM
+        if not (recent.values and 0 < norm < math.inf):
+            return False
+        near = recent.ordered[-1] - recent.values[-1] < NEAR_NORM
         return near and not self._state.dead.zeros
 
     def _dead(self, loss: float | None, norm: float | None) -> Findings:
@@ -219,7 +234,8 @@ class Detector:
             if scale.unit is None:
                 return ()
             # A loss other than 0 has been placed, and is the newest value of its signal.
-            x = state.stability.loss.last if loss else None
+            placed = loss and not state.interval.other
+            x = state.stability.loss.last if placed else None
             if not state.plateau.update(scale.to(loss) if x is None else x, lr):
                 return ()
             level = state.stability.loss_level()

@@ -85,10 +85,12 @@ class Instability(msgspec.Struct):
         *,
         scaled: bool = False,
         tokens: float = 0,
+        after_gap: bool = False,
     ) -> Findings:
         """Return the instabilities that a record shows, and update the baselines with it.
 
-        Values that are not finite change no baseline.
+        Values that are not finite change no baseline, nor does a record after a gap in the log:
+        how far the run has drifted meanwhile is unknown.
 
         Args:
             loss: loss of the record; None if unknown.
@@ -96,6 +98,8 @@ class Instability(msgspec.Struct):
             strict: thresholds of alarms.
             scaled: whether a loss scaler skips steps whose gradients overflow.
             tokens: tokens of the step; 0 if unknown.
+            after_gap: whether many more or fewer steps than usual lie between this record and the
+                one before, so that only values that are not finite are told.
         """
         finite = loss is not None and math.isfinite(loss)
         if finite and loss and not self.zero_losses and (norm is None or math.isfinite(norm)):
@@ -105,6 +109,8 @@ class Instability(msgspec.Struct):
             found = self._nonfinite(loss, norm, scaled=scaled)
             if self.since_bad == 0 and not finite:
                 return found
+        if after_gap:
+            return found
         noisier = self._noise_factor(tokens) if tokens else 1.0
         grad = self._grad(norm, strict, noisier)
         if loss is not None and finite:
@@ -275,6 +281,10 @@ class Instability(msgspec.Struct):
     def loss_level(self) -> float | None:
         """Return the usual loss at present, or None while it is unknown."""
         return self.scale.back(self.loss.recent.median()) if len(self.loss.recent) else None
+
+    def renew(self) -> None:
+        """Forget levels, noise and tails, because the records to come are of another kind."""
+        self.loss, self.grad, self.trend = Signal(), Signal(), Trend()
 
     def relearn(self) -> None:
         """Reset the levels; keep the estimates of noise and tails."""

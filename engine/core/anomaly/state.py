@@ -28,6 +28,8 @@ IMPROVED = 0.02
 SCALE_BACK = math.log(4)
 """A loss scale within a factor of four of its old value counts as recovered."""
 
+INTERVAL_FACTOR = 4
+"""Ratio of steps between records from which the log has changed to another interval."""
 
 USUAL_RATE = 5.0
 """False alarms of instability per 10,000 steps."""
@@ -58,6 +60,37 @@ def memory_by_rank(record: Mapping[str, Any]) -> list[float]:
     return [] if alone is None else [float(alone)]
 
 
+class Interval(msgspec.Struct):
+    """The number of steps between records, and whether it has changed for good.
+
+    Records that are much closer together or further apart than those before have another noise,
+    and change more from one to the next.
+    """
+
+    steps: int = 0
+    """Usual number of steps between records; 0 while unknown."""
+    other: int = 0
+    """The last number of steps, if it is far from the usual one; else 0."""
+
+    def add(self, gap: int) -> bool:
+        """Add the number of steps since the record before; return whether a new interval begins.
+
+        One gap alone is a pause of the log; two alike are another interval.
+        """
+        if not self.steps or not _far_apart(gap, self.steps):
+            self.steps, self.other = gap, 0
+            return False
+        if not self.other or _far_apart(gap, self.other):
+            self.other = gap
+            return False
+        self.steps, self.other = gap, 0
+        return True
+
+
+def _far_apart(gap: int, other: int) -> bool:
+    return gap > INTERVAL_FACTOR * other or other > INTERVAL_FACTOR * gap
+
+
 class State(msgspec.Struct):
     """The state of all parts of the detector; all numbers are finite, so that JSON can hold it."""
 
@@ -65,6 +98,7 @@ class State(msgspec.Struct):
     rate: float = USUAL_RATE
     """False alarms of instability per 10,000 steps, at a sensitivity of 1."""
     last_step: int = -1
+    interval: Interval = msgspec.field(default_factory=Interval)
     stability: Instability = msgspec.field(default_factory=Instability)
     dead: Dead = msgspec.field(default_factory=Dead)
     learning: NoLearning = msgspec.field(default_factory=NoLearning)

@@ -19,6 +19,15 @@ OUTLIER_FACTOR = 1.25
 What a run has come back from once may have been an event; what it has come back from twice belongs
 to it. So the outliers of a heavy tail raise few alarms, however long the run is.
 """
+RECURRING = 4
+"""Number of alarms of a run from which its outliers count as recurring."""
+RECURRING_FACTOR = 2.0
+"""A value must then exceed every other of the run twice, the last alarm included.
+
+Of outliers whose sizes have an exponential tail, the next one exceeds the largest of k by a factor
+c with probability k ** -c. With a quarter, about five of a run would raise an alarm, with this
+factor hardly one more. A blow-up that lasts is found as a divergence all the same.
+"""
 FORGIVEN = 1
 """Number of alarms in the window that are left out of the tail, because they are events, not noise.
 
@@ -60,6 +69,8 @@ class Tail(msgspec.Struct):
     last_alarm_residual: float = 0.0
     alarms: list[int] = []
     """Records since the alarms in the window, newest last."""
+    alarms_in_all: int = 0
+    """Alarms of the whole run."""
 
     def push(self, z: float, sd: float = 1.0, alarmed: bool = False) -> None:
         """Add the value `z`, in standard deviations `sd` of a record.
@@ -72,6 +83,7 @@ class Tail(msgspec.Struct):
             z, self.last_alarm = self.last_alarm, z
             residual, self.last_alarm_residual = self.last_alarm_residual, residual
             self.alarms.append(0)
+            self.alarms_in_all += 1
         if z > 0:
             if z > self.largest:
                 self.largest = z
@@ -126,4 +138,8 @@ class Tail(msgspec.Struct):
         Outliers are compared in standard deviations and as residuals; the smaller limit counts,
         because the outlier of a batch does not grow with the noise.
         """
-        return OUTLIER_FACTOR * min(self.largest * sd, self.largest_residual)
+        if self.alarms_in_all < RECURRING:
+            return OUTLIER_FACTOR * min(self.largest * sd, self.largest_residual)
+        largest = max(self.largest, self.last_alarm)
+        residual = max(self.largest_residual, self.last_alarm_residual)
+        return RECURRING_FACTOR * min(largest * sd, residual)

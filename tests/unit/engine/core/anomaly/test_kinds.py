@@ -315,3 +315,65 @@ def test_hints_at_a_plateau_are_rare() -> None:
     losses = [math.exp(max(0.0, 1 - i / 300)) * x for i, x in enumerate(around(1, 0.05, 9000, 1))]
     hints = [alert for alert in run(logged(losses)) if alert.kind == "plateau"]
     assert len(hints) == 1
+
+
+def interrupted(seed: int, gaps: list[int]) -> list[Record]:
+    """A log that writes every step of a quiet start, then every 200th step of noisy training."""
+    rng = random.Random(seed)
+    early = [3.0 * math.exp(-i / 60 + rng.gauss(0, 0.004)) for i in range(80)]
+    late = [0.2 * math.exp(-i / 400 + rng.gauss(0, 0.12)) for i in range(len(gaps))]
+    norms = [math.exp(-i / 20 + rng.gauss(0, 0.05)) for i in range(80)]
+    norms += [0.6 * math.exp(rng.gauss(0, 0.3)) for _ in gaps]
+    records = logged(early + late, [*norms])
+    step = 80
+    for record, gap in zip(records[80:], gaps, strict=True):
+        step += gap
+        record["step"] = step
+    return records
+
+
+def test_another_interval_of_the_log_begins_new_levels() -> None:
+    told = sum(len(unstable(interrupted(seed, [200] * 150))) for seed in range(8))
+    assert told <= 1
+
+
+def test_a_blow_up_after_a_change_of_the_interval_is_found() -> None:
+    for seed in SEEDS:
+        records = interrupted(seed, [200] * 60)
+        for record in records[110:]:
+            record["loss"] *= 6.0
+        assert any(80 + 200 * 30 < step <= 80 + 200 * 40 for step in unstable(records))
+
+
+@pytest.mark.parametrize("gap", [3, 50])
+def test_one_gap_in_a_log_changes_nothing(gap: int) -> None:
+    losses = around(1.0, 0.03, 120, 3)
+    losses[63] = 3.0
+    records = logged(losses)
+    for record in records[60:]:
+        record["step"] += gap
+    assert unstable(records) == [64 + gap]
+
+
+def outliers(seed: int, count: int = 2500) -> list[float]:
+    """A loss with an outlier in every hundredth record, whose size has an exponential tail."""
+    rng = random.Random(seed)
+    height, losses = 0.0, []
+    for _ in range(count):
+        height *= 0.6
+        if rng.random() < 0.01:
+            height = 0.2 + rng.expovariate(3.0)
+        losses.append(2.0 * math.exp(height + rng.gauss(0, 0.02)))
+    return losses
+
+
+def test_outliers_that_come_again_and_again_raise_few_alarms() -> None:
+    told = [len(unstable(logged(outliers(seed)))) for seed in range(8)]
+    assert sum(told) / len(told) <= 4.5
+
+
+def test_a_blow_up_that_lasts_is_found_after_many_outliers() -> None:
+    for seed in SEEDS:
+        losses = outliers(seed)
+        losses[2000:] = [3.0 * loss for loss in losses[2000:]]
+        assert any(2000 < step <= 2040 for step in unstable(logged(losses)))
