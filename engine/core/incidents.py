@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 import msgspec
 
 from ..protocol.thresholds import INCIDENT_STEPS, TRAINING_KINDS
@@ -9,12 +11,18 @@ from .anomaly import ALARM, INFO, Alert
 
 __all__ = ["INCIDENT_STEPS", "Incidents"]
 
+SUDDEN = frozenset({"spike", "grad_explosion", "nonfinite"})
+"""Kinds that are told in the record in which they begin."""
+
 
 class Incidents(msgspec.Struct, kw_only=True):
     """Gives every alert the id of its incident.
 
-    An incident lasts until all of its alarms have their verdicts, or until no alert has joined it
-    for `INCIDENT_STEPS`. It goes on after a rollback: an alarm that comes back has the same cause.
+    An incident lasts until all of its alarms have recovered, or until no alert has joined it for
+    `INCIDENT_STEPS`. A verdict takes many records; without one, an alarm counts as recovered when
+    a new one is raised after its quantity was back at its earlier level. An incident goes on after
+    a rollback, because an alarm that comes back has the same cause, and after an alarm that has not
+    recovered, because a state in which it has already begun is no state to return to.
     The names of the fields are part of the file format of checkpoints.
     """
 
@@ -27,6 +35,26 @@ class Incidents(msgspec.Struct, kw_only=True):
     odd_step: int = 0
     alarms: list[str] = []
     """Ids of the alarms without a verdict."""
+    lasting: bool = False
+    """Whether an alarm of the incident has not recovered."""
+
+    def ends(self, alerts: Iterable[Alert], back: Collection[str]) -> bool:
+        """Return whether the incident was over before the alerts of a step; if so, end it.
+
+        It was over if the quantities of all of its alarms were back. Later verdicts on them then
+        end nothing. Alerts that took many records to show may have begun with it: they join it.
+
+        Args:
+            alerts: the new alerts, which have not joined yet.
+            back: ids of alarms whose quantity was back before the newest record.
+        """
+        about_weights = [a for a in alerts if a.kind in TRAINING_KINDS and a.severity != INFO]
+        sudden = bool(about_weights) and all(a.kind in SUDDEN for a in about_weights)
+        settled = bool(self.alarms) and not self.lasting and all(a in back for a in self.alarms)
+        over = sudden and settled
+        if over:
+            self.newest, self.alarms = "", []
+        return over
 
     def join(self, alert: Alert, public_id: str) -> str:
         """Return the id of the incident of an alert; its own id if it begins one.
@@ -49,22 +77,25 @@ class Incidents(msgspec.Struct, kw_only=True):
             if self.odd_step != alert.step:
                 self.odd_step, self.odd = alert.step, public_id
             return self.odd
-        self.newest = self.at(alert.step) or public_id
-        self.step = alert.step
+        going = self.at(alert.step)
+        self.lasting = self.lasting and bool(going)
+        self.newest, self.step = going or public_id, alert.step
         return self.newest
 
     def at(self, step: int) -> str:
         """Return the id of the incident that an alert about the weights would join; else empty."""
         return self.newest if abs(step - self.step) <= INCIDENT_STEPS else ""
 
-    def judged(self, alert: str) -> bool:
+    def judged(self, alert: str, verdict: str) -> bool:
         """Take note of the verdict on an alert; return whether it ends the incident."""
         if alert not in self.alarms:
             return False
         self.alarms.remove(alert)
-        if not self.alarms:
+        self.lasting = self.lasting or verdict != "recovered"
+        over = not self.alarms and not self.lasting
+        if over:
             self.newest = ""
-        return not self.alarms
+        return over
 
     def undone(self, alert: str) -> None:
         """Take note that a rollback has undone an alert, which does not end the incident."""

@@ -107,6 +107,13 @@ class Detector:
         taken, self._verdicts = self._verdicts, []
         return taken
 
+    def back_before(self) -> set[str]:
+        """Return the ids of alerts without a verdict whose quantity was back to its earlier level.
+
+        The newest record does not count, because it may be an alarm.
+        """
+        return self._state.verdicts.back()
+
     def last_verdicts(self) -> list[AlertVerdict]:
         """Return verdicts on all waiting alerts, because the run ends; the state is unchanged."""
         state = self._state

@@ -47,6 +47,14 @@ class Verdicts(msgspec.Struct):
         """Return whether an alert about a quantity waits for its verdict."""
         return any(item.by.channel == channel for item in self.pending)
 
+    def back(self) -> set[str]:
+        """Return the ids of the waiting alerts whose quantity was back before the newest record.
+
+        That needs a full number of values without the newest one, of which more than half are
+        known, with a median near the earlier level.
+        """
+        return {item.id for item in self.pending if _back_before(item)}
+
     def update(
         self, values: Mapping[str, float | None], step: int, back: Callable[[str, float], float]
     ) -> list[AlertVerdict]:
@@ -83,6 +91,15 @@ def _take(item: OpenAlert, value: float | None) -> bool:
     item.age += 1
     item.last = [*item.last[1 - item.by.last :], value] if item.by.last > 1 else [value]
     return item.age >= item.by.records
+
+
+def _back_before(item: OpenAlert) -> bool:
+    by = item.by
+    before = item.last[:-1]
+    known = sorted(value for value in before if value is not None)
+    if item.age <= by.last or 2 * len(known) <= len(before):
+        return False
+    return known[len(known) // 2] <= by.level + by.margin
 
 
 def _judge(item: OpenAlert, step: int, back: Callable[[str, float], float]) -> AlertVerdict:

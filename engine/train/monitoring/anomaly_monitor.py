@@ -216,6 +216,8 @@ class AnomalyMonitor:
         way_back: FindWayBack,
     ) -> list[RecoveryCall]:
         calls = []
+        if self.state.incidents.ends(alerts, self._detector.back_before()):
+            self._reporter.calm()
         for alert in alerts:
             own = None if alert.kind in LOCAL else rows
             alert, weighed = self._reporter.weigh(alert, own, self._detector.usual_loss())
@@ -257,7 +259,7 @@ class AnomalyMonitor:
         calls = []
         for verdict in self._detector.take_verdicts():
             public_id = self._close(verdict.id, verdict.verdict)
-            if self.state.incidents.judged(verdict.id):
+            if self.state.incidents.judged(verdict.id, verdict.verdict):
                 self._reporter.calm()
             if verdict.verdict == "not recovered" and self._endangers(verdict.id):
                 calls.append(RecoveryCall(public_id, f"{verdict.id} has not recovered"))

@@ -44,9 +44,9 @@ def test_after_the_end_of_an_incident_another_begins() -> None:
     incidents = Incidents()
     incidents.join(alert("spike", 100), "spike-100")
     incidents.join(alert("divergence", 103), "divergence-103")
-    assert not incidents.judged("spike-100")
+    assert not incidents.judged("spike-100", "recovered")
     assert incidents.at(104) == "spike-100"
-    assert incidents.judged("divergence-103")
+    assert incidents.judged("divergence-103", "recovered")
     assert incidents.at(104) == ""
     assert incidents.join(alert("spike", 104), "spike-104") == "spike-104"
 
@@ -54,8 +54,49 @@ def test_after_the_end_of_an_incident_another_begins() -> None:
 def test_a_verdict_on_what_is_no_alarm_ends_nothing() -> None:
     incidents = Incidents()
     incidents.join(alert("spike", 100, WATCH), "spike-100")
-    assert not incidents.judged("spike-100")
+    assert not incidents.judged("spike-100", "recovered")
     assert incidents.at(104) == "spike-100"
+
+
+def test_an_alarm_that_has_not_recovered_keeps_its_incident_open_for_fifty_steps() -> None:
+    incidents = Incidents()
+    incidents.join(alert("divergence", 100), "divergence-100")
+    assert not incidents.judged("divergence-100", "not recovered")
+    assert incidents.join(alert("spike", 140), "spike-140") == "divergence-100"
+    later = alert("spike", 141 + INCIDENT_STEPS)
+    assert incidents.join(later, later.id) == later.id
+    assert not incidents.lasting
+
+
+def test_an_incident_whose_values_are_back_is_over_when_another_alarm_comes() -> None:
+    incidents = Incidents()
+    incidents.join(alert("spike", 100), "spike-100")
+    incidents.join(alert("grad_explosion", 100), "grad_explosion-100")
+    news = [alert("spike", 122)]
+    assert not incidents.ends(news, {"grad_explosion-100"})
+    assert incidents.ends(news, {"grad_explosion-100", "spike-100"})
+    assert incidents.join(news[0], "spike-122") == "spike-122"
+    assert not incidents.judged("spike-100", "not recovered")
+    assert incidents.judged("spike-122", "recovered")
+
+
+@pytest.mark.parametrize(
+    "news", [[], [alert("divergence", 122)], [alert("spike", 122), alert("collapse", 122)],
+             [alert("throughput_drop", 122, WATCH)], [alert("plateau", 122, INFO)]],
+)  # fmt: skip
+def test_only_alarms_that_begin_at_once_end_an_incident_early(news: list[Alert]) -> None:
+    incidents = Incidents()
+    incidents.join(alert("spike", 100), "spike-100")
+    assert not incidents.ends(news, {"spike-100"})
+    assert incidents.at(122) == "spike-100"
+
+
+def test_an_alarm_that_has_not_recovered_is_not_settled_by_others_that_are_back() -> None:
+    incidents = Incidents()
+    incidents.join(alert("divergence", 100), "divergence-100")
+    incidents.judged("divergence-100", "not recovered")
+    incidents.join(alert("spike", 130), "spike-130")
+    assert not incidents.ends([alert("spike", 145)], {"spike-130"})
 
 
 def test_an_alarm_that_was_undone_is_not_waited_for() -> None:
@@ -64,7 +105,7 @@ def test_an_alarm_that_was_undone_is_not_waited_for() -> None:
     incidents.join(alert("spike", 100), "spike-100")
     incidents.undone("spike-100")
     assert incidents.at(90) == "spike-80"
-    assert incidents.judged("spike-80")
+    assert incidents.judged("spike-80", "recovered")
 
 
 def test_an_incident_of_this_process_stands_before_a_saved_one() -> None:

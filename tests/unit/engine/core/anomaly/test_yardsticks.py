@@ -6,10 +6,13 @@ import math
 
 import pytest
 
+from fttui.engine.core.anomaly import Detector
 from fttui.engine.core.anomaly.alerts import Finding
 from fttui.engine.core.anomaly.state import State, memory_by_rank
 from fttui.engine.core.anomaly.verdicts import OpenAlert, Yardstick
 from fttui.engine.protocol.thresholds import SLOW_RANK_RATIO
+
+from .series import run, series
 
 
 def finding(kind: str, what: str = "loss", value: float = 9.0, level: float | None = None,
@@ -159,3 +162,24 @@ def test_memory_is_that_of_all_ranks_or_of_the_only_one() -> None:
     assert state.measures({}) == {"odd": 0.0, "dead": 0, "collapse": 0, "lr_zero": 0}
     assert state.measures({"loss": 2.0, "grad_norm": 0.0, "tok_s": 0.0})["grad"] is None
     assert "rate" not in state.measures({"tok_s": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("after", "back"), [(3, False), (7, False), (8, True), (25, True)], ids=str
+)
+def test_a_loss_that_stays_at_its_level_for_eight_records_is_back(after: int, back: bool) -> None:
+    records = series(300)
+    records[200]["loss"] *= 3.0
+    detector = Detector()
+    run(records[: 201 + after], detector)
+    run([{"step": 202 + after, "loss": 9.0}], detector)
+    assert detector.back_before() == ({"spike-201"} if back else set())
+
+
+def test_a_loss_that_stays_high_is_not_back() -> None:
+    records = series(300)
+    for record in records[200:]:
+        record["loss"] *= 1.7
+    detector = Detector()
+    run(records[:225], detector)
+    assert detector.back_before() == set()

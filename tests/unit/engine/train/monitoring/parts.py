@@ -71,6 +71,10 @@ class ScriptedDetector(Detector):
         self.alerts: list[Alert] = []
         self.verdicts: list[AlertVerdict] = []
         self.usual: float | None = None
+        self.back: set[str] = set()
+
+    def back_before(self) -> set[str]:
+        return self.back
 
     def update(self, record: dict[str, Any]) -> list[Alert]:
         self.records.append(record)

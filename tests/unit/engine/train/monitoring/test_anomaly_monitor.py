@@ -142,9 +142,27 @@ def test_the_incident_lasts_until_its_last_alarm_has_recovered(scene: Scene) -> 
     scene.step(alert("spike", 120))
     assert report_of(scene.run, "spike-120").evidence.tried == ["step 100: clip 0.5"]
     scene.judged("grad_explosion-100", "recovered")
-    scene.judged("spike-120", "not recovered")  # a verdict in any case; the plateau is no alarm
+    scene.judged("spike-120", "recovered")  # the plateau is no alarm
     scene.step(alert("spike", 140))
     assert report_of(scene.run, "spike-140").evidence.tried == []
+
+
+def test_an_alarm_that_has_not_recovered_keeps_its_incident(scene: Scene) -> None:
+    scene.step(alert("divergence", 100))
+    scene.log.log.record(CommandApplied(id="c", command="clip 0.5", new="0.5"))
+    scene.judged("divergence-100", "not recovered")
+    scene.step(alert("spike", 140))
+    assert report_of(scene.run, "spike-140").evidence.tried == ["step 100: clip 0.5"]
+
+
+def test_an_incident_whose_values_were_back_is_over_without_its_verdicts(scene: Scene) -> None:
+    scene.step(alert("spike", 100))
+    scene.log.log.record(CommandApplied(id="c", command="clip 0.5", new="0.5"))
+    scene.detector.back = {"spike-100"}
+    scene.step(alert("vram_leak", 120, WATCH))
+    scene.step(alert("spike", 125))
+    assert report_of(scene.run, "spike-125").evidence.tried == []
+    assert [e.incident for e in scene.log.of(AnomalyRaised)][1:] == ["vram_leak-120", "spike-125"]
 
 
 def test_a_verdict_on_no_alarm_does_not_end_an_incident(scene: Scene) -> None:

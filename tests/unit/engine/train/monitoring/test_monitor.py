@@ -188,7 +188,14 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
     detector = state.pop("detector")
     assert state == {
         **{key: OLD[key] for key in KEYS if key not in ("detector", "incidents")},
-        "incidents": {"newest": "", "step": 0, "odd": "", "odd_step": 0, "alarms": []},
+        "incidents": {
+            "newest": "",
+            "step": 0,
+            "odd": "",
+            "odd_step": 0,
+            "alarms": [],
+            "lasting": False,
+        },
         "alerts": [{**one, "explained_by": "", "incident": ""} for one in OLD["alerts"]],
         "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0, "refused_at": 42},
     }
@@ -275,6 +282,30 @@ def test_a_recovery_passes_over_nothing_that_an_incident_before_it_has_spoilt(
     scene.log.at = 41
     scene.step(alert("spike", 42))
     assert [e.incident for e in scene.log.of(AnomalyRaised)] == ["grad_explosion-20", "spike-42"]
+    assert scene.monitor.recovery("", RunSettings()).checkpoint == "step-40"
+
+
+def test_a_recovery_passes_over_nothing_that_was_back_without_a_verdict(scene: Scene) -> None:
+    for step in (10, 40):
+        checkpoint(scene.run, step)
+    scene.log.at = 19
+    scene.step(alert("grad_explosion", 20))
+    scene.log.at = 41
+    scene.detector.back = {"grad_explosion-20"}
+    scene.step(alert("spike", 42), alert("grad_explosion", 42))
+    assert scene.monitor.recovery("", RunSettings()).checkpoint == "step-40"
+
+
+def test_a_recovery_does_not_stop_in_a_divergence_that_never_recovered(scene: Scene) -> None:
+    for step in (40, 80):
+        checkpoint(scene.run, step)
+    scene.log.at = 50
+    scene.step(alert("divergence", 51))
+    scene.log.at = 80
+    scene.detector.verdicts = [verdict("divergence-51", "not recovered")]
+    scene.step()
+    scene.log.at = 84
+    scene.step(alert("spike", 85))
     assert scene.monitor.recovery("", RunSettings()).checkpoint == "step-40"
 
 
