@@ -53,15 +53,16 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-def both(folder: Path, **sets: Any) -> dict[str, RunDirectory]:
-    """Runs by their strategy that are otherwise the same."""
+def both(folder: Path, split: str = "fsdp", **sets: Any) -> dict[str, RunDirectory]:
+    """Runs by their strategy that are otherwise the same; `split` is what is meant by fsdp."""
     runs = {}
     for strategy in ("ddp", "fsdp"):
         (folder / strategy).mkdir()
         same = {"train__batch": 2, "train__devices": 2, "adapter__dropout": 0.0, **sets}
         if sets.get("adapter") == "none":
             del same["adapter__dropout"]
-        runs[strategy] = new_run(folder / strategy, "sft", train__strategy=strategy, **same)
+        name = split if strategy == "fsdp" else strategy
+        runs[strategy] = new_run(folder / strategy, "sft", train__strategy=name, **same)
     return runs
 
 
@@ -145,6 +146,23 @@ def test_what_is_trained_makes_no_difference(tmp_path: Path, form: str) -> None:
     runs = both(tmp_path, train__steps=5, eval__every=2, **FORMS[form])
     assert in_ranks(2, play_all, runs, {}) == [0, 0]
     require_alike(runs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("form", ["an adapter", "all weights"])
+def test_two_nodes_that_each_split_a_copy_train_as_four_ranks_with_whole_models(
+    tmp_path: Path, form: str
+) -> None:
+    nodes = {"train__nodes": 2, "train__batch": 1, "train__ema": 0.9}
+    sets = {**nodes, "train__steps": 4, "checkpoint__every": 2, **FORMS[form]}
+    runs, out = both(tmp_path, split="hybrid", **sets), tmp_path / "held"
+    assert in_ranks(4, held, runs, out) == [0] * 4
+    require_alike(runs)
+    counts = [[int(n) for n in out.with_suffix(f".{r}").read_text().split()] for r in range(4)]
+    assert sum(parts for _, parts in counts) == 2 * counts[0][0]
+    (started,) = played(runs["fsdp"]).events(RunStarted)[-1:]
+    between = "FSDP within a node, DDP between nodes: each rank has 1/2 of every weight"
+    assert started.facts["strategy"] == between
 
 
 @pytest.mark.long

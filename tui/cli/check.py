@@ -32,6 +32,8 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--free", metavar="GIB", type=gib, help="assume a GPU with this much free memory"
     )
+    parser.add_argument("--devices", metavar="N", type=int, help="short for --set train.devices=N")
+    parser.add_argument("--nodes", metavar="N", type=int, help="short for --set train.nodes=N")
     parser.add_argument(
         "--show",
         metavar="N",
@@ -77,12 +79,18 @@ def _check(options: argparse.Namespace) -> int:
         raise ConfigError("no configuration given; use: fttui check CONFIG, or --schema")
     return check_configuration(
         options.config,
-        options.overrides,
+        [*options.overrides, *_counts(options)],
         runs_dir=options.runs_dir,
         free_bytes=options.free,
         show=options.show,
         tokens=options.tokens,
     )
+
+
+def _counts(options: argparse.Namespace) -> list[str]:
+    """Return the numbers of devices and nodes that are given, as `key=value` texts."""
+    given = {"train.devices": options.devices, "train.nodes": options.nodes}
+    return [f"{key}={number}" for key, number in given.items() if number is not None]
 
 
 def check_configuration(

@@ -1,4 +1,4 @@
-"""Checks of `train.strategy: fsdp`: what a sharded run does not support yet, by name."""
+"""Checks of `train.strategy: fsdp` and `hybrid`: what sharded runs do not support yet, by name."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def sharded_experts(config: RunConfig) -> Iterator[Problem]:
     if config.train.shards:
         yield Problem(
             "train.strategy",
-            "got fsdp, but the model is a mixture of experts, whose ranks may use different "
-            "experts in a step; set train.strategy: ddp",
+            f"got {config.train.strategy}, but the model is a mixture of experts, whose ranks may "
+            "use different experts in a step; set train.strategy: ddp",
         )
 
 
@@ -37,12 +37,21 @@ def sharded_vision(config: RunConfig) -> Iterator[Problem]:
     if config.train.shards:
         yield Problem(
             "train.strategy",
-            "got fsdp, which does not support vision-language models yet; set train.strategy: ddp",
+            f"got {config.train.strategy}, which does not support vision-language models yet; set "
+            "train.strategy: ddp",
         )
 
 
 def _ranks(config: RunConfig) -> Iterator[Problem]:
-    if config.train.ranks == 1:
+    train = config.train
+    if train.strategy == "hybrid" and min(train.nodes, train.devices) == 1:
+        yield Problem(
+            "train.strategy",
+            "got hybrid, which splits the model within a node and copies it to other nodes, but "
+            f"train.nodes is {train.nodes} and train.devices is {train.devices}; both must be at "
+            "least 2, or set fsdp",
+        )
+    elif train.ranks == 1:
         yield Problem(
             "train.strategy",
             "got fsdp, which splits the model over several processes, but there is one; set "
@@ -51,8 +60,8 @@ def _ranks(config: RunConfig) -> Iterator[Problem]:
     if config.task != "sft":
         yield Problem(
             "train.strategy",
-            f"got fsdp, which supports task sft so far, but the task is {config.task}; set "
-            "train.strategy: ddp",
+            f"got {train.strategy}, which supports task sft so far, but the task is "
+            f"{config.task}; set train.strategy: ddp",
         )
 
 

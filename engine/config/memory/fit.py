@@ -382,8 +382,12 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
     yield lambda c: "Set model.attention: auto", lambda c: _with_model(c, attention="auto")
     yield _one_at_a_time_text, _one_at_a_time
     yield (
+        lambda c: "Set train.strategy: hybrid (the same result, more traffic within a node)",
+        lambda c: c if c.train.shards else _split(c, arch, "hybrid"),
+    )
+    yield (
         lambda c: "Set train.strategy: fsdp (the same result, more traffic between the devices)",
-        lambda c: _split(c, arch),
+        lambda c: _split(c, arch, "fsdp"),
     )
     yield lambda c: "Set train.optimizer: paged_adamw_8bit", _paged
     yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
@@ -423,11 +427,11 @@ def _in_nf4(config: RunConfig) -> RunConfig:
     return config if unquantized else _with_model(config, quantize="nf4")
 
 
-def _split(config: RunConfig, arch: Architecture) -> RunConfig:
-    """Split the model over the ranks, where a sharded run supports everything else."""
-    split = _with_train(config, strategy="fsdp", fast="off")
+def _split(config: RunConfig, arch: Architecture, strategy: str) -> RunConfig:
+    """Split the model over ranks, where a sharded run supports everything else."""
+    split = _with_train(config, strategy=strategy, fast="off")
     refused = arch.mixture is not None or arch.sees_images or any(check_sharding(split))
-    return config if refused else _with_train(config, strategy="fsdp")
+    return config if refused else _with_train(config, strategy=strategy)
 
 
 def _paged(config: RunConfig) -> RunConfig:

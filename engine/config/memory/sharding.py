@@ -13,7 +13,7 @@ GRADIENTS_AT_ONCE = 2
 
 def parts(config: RunConfig) -> int:
     """Return how many ranks share weights, gradients and optimizer state; 1 without FSDP."""
-    return config.train.ranks if config.train.shards else 1
+    return config.train.sharing_ranks
 
 
 def split_weights(held: float, packed: float, ranks: int) -> float:

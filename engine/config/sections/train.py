@@ -202,10 +202,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     several."""
     nodes: Count = 1
     """Number of machines that train together; `fttui run` is started on each of them."""
-    strategy: Literal["ddp", "fsdp"] = "ddp"
+    strategy: Literal["ddp", "fsdp", "hybrid"] = "ddp"
     """How several processes share the work. ddp: each has the whole model; fsdp: each has a part of
     every weight, gradient and optimizer state, and gathers a layer when it needs it (for task sft
-    with quantize: none, nf4 or fp4)."""
+    with quantize: none, nf4 or fp4); hybrid: fsdp among the processes of a node, ddp between nodes,
+    so that only gradients go over the network."""
     restarts: CountOrZero = 0
     """How often the processes are restarted from the last checkpoint after a crash."""
     collective_timeout_s: Positive = 600.0
@@ -246,7 +247,12 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     @property
     def shards(self) -> bool:
         """Whether each process holds a part of the model only."""
-        return self.strategy == "fsdp"
+        return self.strategy != "ddp"
+
+    @property
+    def sharing_ranks(self) -> int:
+        """The number of processes that hold the parts of one copy of the model; 1 with ddp."""
+        return {"ddp": 1, "fsdp": self.ranks, "hybrid": self.devices}[self.strategy]
 
     @property
     def lean(self) -> bool:

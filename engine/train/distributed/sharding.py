@@ -32,10 +32,18 @@ _CLIP_EPSILON = 1e-6
 
 
 class ShardedModel:
-    """A model whose parameters are split over all ranks, in place."""
+    """A model whose parameters are split over ranks, in place.
+
+    All ranks share one copy, or the ranks of each node share one. Then copies are on different
+    nodes, and only their gradients are averaged.
+    """
 
     def __init__(
-        self, model: nn.Module, device: torch.device, trained: Mapping[str, Tensor]
+        self,
+        model: nn.Module,
+        device: torch.device,
+        trained: Mapping[str, Tensor],
+        ranks: int | None = None,
     ) -> None:
         """Split a model; all ranks call this together.
 
@@ -43,16 +51,18 @@ class ShardedModel:
             model: the model that is trained, on any device.
             device: the device of this rank, to which the parts go.
             trained: the trained weights by the names under which they are saved.
+            ranks: how many neighbouring ranks share a copy of the model; None for all.
 
         Raises:
             ModelError: a weight cannot be split.
         """
         self._model: Any = model
-        self._mesh: DeviceMesh = init_device_mesh(device.type, (dist.get_world_size(),))
+        whole = _mesh(device.type, ranks or dist.get_world_size())
+        self._mesh: DeviceMesh = whole["parts"]
         names = _names_of(model, trained)
         self._shapes = {saved: trained[saved].shape for saved in names}
         keep_quant_states(model, device)
-        _shard(model, self._mesh)
+        _shard(model, whole)
         parameters = dict(model.named_parameters())
         self._sharded: dict[str, Any] = {s: parameters[name] for s, name in names.items()}
         self.weights = {name: _part(parameter) for name, parameter in self._sharded.items()}
@@ -62,7 +72,7 @@ class ShardedModel:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks that hold parts."""
+        """The number of ranks that hold the parts of a copy of the model."""
         return int(self._mesh.size())
 
     @property
@@ -114,9 +124,10 @@ class ShardedModel:
         norms = [n.float() for n in torch._foreach_norm(list(gradients))] if gradients else []
         if norms:
             own = torch.linalg.vector_norm(torch.stack(norms)).reshape(())
-        every = [torch.empty_like(own) for _ in range(self.ranks)]
+        every = [torch.empty_like(own) for _ in range(dist.get_world_size())]
         dist.all_gather(every, own)
-        norm: Tensor = torch.linalg.vector_norm(torch.stack(every))
+        # Copies have the same gradients; the first one is taken by all.
+        norm: Tensor = torch.linalg.vector_norm(torch.stack(every[: self.ranks]))
         return norm
 
     def name_of(self, part: Tensor) -> str:
@@ -147,14 +158,22 @@ class ShardedModel:
     def part(self, whole: Tensor) -> Tensor:
         """Return a copy of this rank's part of a whole value."""
         size = math.ceil(len(whole) / self.ranks)
-        first = dist.get_rank() * size
+        first = self._mesh.get_local_rank() * size
         return whole[first : first + size].clone()
 
     def totals(self, sums: Sequence[int]) -> list[int]:
-        """Return the sums over all ranks of integers that each rank has; a collective."""
+        """Return the sums, over the ranks of a copy, of integers that each has; a collective."""
         total = torch.tensor(list(sums), dtype=torch.int64, device=self._mesh.device_type)
-        dist.all_reduce(total)
+        dist.all_reduce(total, group=self._mesh.get_group())
         return [int(value) for value in total.tolist()]
+
+
+def _mesh(device: str, ranks: int) -> DeviceMesh:
+    """Return the mesh of all ranks, of which each row of so many neighbours shares a copy."""
+    copies = dist.get_world_size() // ranks
+    if copies == 1:
+        return init_device_mesh(device, (ranks,), mesh_dim_names=("parts",))
+    return init_device_mesh(device, (copies, ranks), mesh_dim_names=("copies", "parts"))
 
 
 def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]:

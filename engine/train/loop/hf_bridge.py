@@ -104,7 +104,8 @@ class SteppedTrainer(OwnOptimizer):
         from ..distributed.sharding import ShardedModel  # deferred: it is slow to import
 
         trainer: Any = self
-        self.sharded = ShardedModel(trainer.model, trainer.args.device, trained)
+        ranks = self.recipe.sharing_ranks
+        self.sharded = ShardedModel(trainer.model, trainer.args.device, trained, ranks)
 
     def eager_forward(self, fact: str) -> Forward:
         """Return the forward strategy without CUDA graphs; each task has its own."""

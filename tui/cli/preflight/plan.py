@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fttui.engine.errors import FttuiError, ModelError
 
 from ...text.format import memory_term, plural, size
+from .strategies import strategy_lines
 from .streaming import streaming_cost
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     why_not = why_not_fast(found.config, hardware.kind)
     why_not = why_not or (MIXTURE_OF_EXPERTS if architecture.mixture else None)
     yield f"fast mode: {fast_fact(found.config, why_not)}"
+    yield from strategy_lines(config, architecture, hardware)
     if not found.fits:
         raise ModelError(too_large(found))
     yield from advice(estimate, found.free_bytes, found.config, found.host_free_bytes)

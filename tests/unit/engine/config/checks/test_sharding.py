@@ -28,6 +28,7 @@ def sharded(**sections: dict[str, Any] | str) -> RunConfig:
         {"adapter": {"kind": "none"}},
         {"adapter": {"init": "pissa", "rslora": True}},
         {"train": {"devices": 1, "nodes": 2}},
+        {"train": {"devices": 2, "nodes": 2, "strategy": "hybrid"}},
         {"train": {"optimizer": "sgd", "momentum": 0.9, "ema": 0.9, "label_smoothing": 0.1}},
         {"model": {"precision": "bf16", "quantize": "nf4"}},
         {"model": {"quantize": "fp4", "double_quant": False}},
@@ -41,6 +42,12 @@ def test_what_is_supported_has_no_problems(sections: dict[str, Any]) -> None:
     ("sections", "key", "words"),
     [
         ({"train": {"devices": 1}}, "train.strategy", "set train.devices"),
+        ({"train": {"strategy": "hybrid"}}, "train.strategy", "train.nodes is 1"),
+        (
+            {"train": {"strategy": "hybrid", "nodes": 2, "devices": 1}},
+            "train.strategy",
+            "got hybrid",
+        ),
         ({"task": "dpo"}, "train.strategy", "the task is dpo"),
         ({"model": {"quantize": "int8"}}, "model.quantize", "got int8"),
         ({"model": {"precision": "fp16"}}, "model.precision", "loss scale"),
