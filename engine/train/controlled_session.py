@@ -325,7 +325,8 @@ def open_control(
         rest_of_schedule=_rest_of_schedule(config),
         store=store,
     )
-    for entry in queue.left_over(start.control_seq, start.history.answered):
+    left_over = queue.left_over(start.control_seq, start.history.answered)
+    for entry in [] if start.loads_again else left_over:
         reason = "the engine ended before the command was applied; send it again"
         event_log.record(command_failed(entry, reason))
     return control

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
-from ..config.load import dump_config, read_resolved
+from ..config.load import read_resolved
 from ..config.memory.contrastive_candidates import candidate_facts
 from ..config.memory.estimate import MemoryEstimate
 from ..config.memory.micro_batch import smaller_micro_batch
@@ -30,7 +31,6 @@ from ..protocol.commands import Stop
 from ..protocol.events import ForgettingBaseMeasured, NoteAdded, RunStarted
 from ..run.checkpoint_store import CheckpointStore, Manifest
 from ..run.identity.run_identity import RunIdentity
-from ..run.run_dir import RunDirectory
 from ..telemetry.gpu import BackgroundSampler
 from .checkpoint.ema import WeightsEma
 from .control.command_queue import CommandQueue
@@ -60,6 +60,7 @@ from .trainers.arguments import trainer_arguments
 from .trainers.build import AnyTrainer, build_trainer
 from .trainers.controlled import EngineTrainer
 from .trainers.device_offload import DeviceOffload
+from .trainers.divide import divide_further
 from .trainers.graphs_ahead import make_graphs_ahead
 from .trainers.strategy import average_of, averaged_weights, flow_of, state_of
 
@@ -98,29 +99,12 @@ def train(
         event_log.restore_listeners(known)
         memory_probe.free_unused(place.device)
         started, divided = divide_further(start.run, started, smaller, event_log)
+        start = dataclasses.replace(start, loads_again=True)
 
 
 def is_new(start: SessionStart) -> bool:
     """Whether no earlier process of the run has counted anything in its micro-batches."""
     return start.history.newest is None
-
-
-def divide_further(
-    run: RunDirectory, started: RunStarted, smaller: int, event_log: EventLog
-) -> tuple[RunStarted, str]:
-    """Keep a smaller micro-batch in the configuration of the run, for its resumes, too.
-
-    Returns:
-        The start event with the smaller micro-batch, and the text that tells of the larger one.
-    """
-    config = read_resolved(run.config)
-    larger = config.train.micro_batch_size
-    config = replace(config, train=replace(config.train, batch=smaller))
-    run.write(run.config, dump_config(config).encode())
-    text = f"{larger} at once did not fit in memory when they were tried"
-    event_log.log("warning", f"train.batch: {smaller} instead of {larger}, because {text}")
-    accumulation = config.train.accumulation
-    return replace(started, micro_batch_size=smaller, accumulation=accumulation), text
 
 
 def _train(
@@ -443,7 +427,10 @@ def facts_before(
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
     facts |= mix_facts(config, examples.mix, setup.plan)
     if trainer.sharded is not None:
-        facts["strategy"] = f"FSDP: each rank has 1/{trainer.sharded.ranks} of every weight"
+        shared = (
+            "FSDP within a node, DDP between nodes" if config.train.strategy == "hybrid" else "FSDP"
+        )
+        facts["strategy"] = f"{shared}: each rank has 1/{trainer.sharded.ranks} of every weight"
     if not memory_probe.may_try(trainer, place.world_size, examples.per_epoch is not None):
         return facts
     collate = collator(config, setup.loaded, packed=config.data.packing)
@@ -465,6 +452,7 @@ def describe(
     return replace(
         started,
         devices=[d.decode() for d in setup.agreement.gather(setup.place.description.encode())],
+        rank_hosts=setup.place.rank_hosts,
         total_steps=setup.plan.steps,
         resumed_from=resumed.name if resumed else None,
         start_step=resumed.step if resumed else 0,

@@ -43,6 +43,10 @@ class SessionStart:
     stopped_code: int = 0
     """Exit code if a signal stops the run before its end."""
 
+    loads_again: bool = False
+    """Whether this process loads the run again, for smaller micro-batches; what it found at its
+    start, such as commands of an earlier process, is journaled already."""
+
     @property
     def measures_only(self) -> bool:
         """Whether the run is only a measurement, without data to trackers and without messages."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from fttui.engine.config.load import read_resolved
-from fttui.engine.protocol.events import LogEmitted, RunStarted, StepFinished
+from fttui.engine.errors import TrainingFailed
+from fttui.engine.protocol.commands import parse_command
+from fttui.engine.protocol.events import CommandFailed, LogEmitted, RunStarted, StepFinished
+from fttui.engine.run.control_log import ControlEntry, ControlWriter
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.trainers import memory_probe
+from fttui.engine.train.trainers.divide import divide_further
 from tests.support.played import Played
 from tests.support.training import new_run, play
 
@@ -31,7 +36,10 @@ def losses(played: Played) -> list[float]:
 def test_one_that_does_not_fit_when_it_is_tried_is_divided_with_the_same_losses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Eight sequences at once and four run out of memory; two are trained on."""
+    """Eight sequences at once and four run out of memory; two are trained on.
+
+    A command that an earlier process left is refused once, not each time the run is loaded.
+    """
     single = play(run_in(tmp_path / "single", "sft", 1))
     measure = memory_probe.trial_step
 
@@ -43,7 +51,14 @@ def test_one_that_does_not_fit_when_it_is_tried_is_divided_with_the_same_losses(
     monkeypatch.setattr(memory_probe, "may_try", lambda *_: True)
     monkeypatch.setattr(memory_probe, "trial_step", limited)
     run = run_in(tmp_path / "divided", "sft", 8)
+    control = ControlWriter(run)
+    note = ControlEntry(
+        seq=1, time=0.0, id="left", command=parse_command("note late"), issuer="someone"
+    )
+    control.append(note)
+    control.close()
     divided = play(run)
+    assert [event.id for event in divided.events(CommandFailed)] == ["left"]
     train = read_resolved(run.config).train
     assert (train.batch, train.accumulation, train.sequences_per_update) == (2, 4, 8)
     assert losses(divided) == pytest.approx(losses(single), rel=1e-5)
@@ -55,6 +70,20 @@ def test_one_that_does_not_fit_when_it_is_tried_is_divided_with_the_same_losses(
         "train.batch: 4 instead of 8",
         "train.batch: 2 instead of 4",
     ]
+
+
+def test_a_full_disk_while_the_smaller_one_is_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_in(tmp_path / "full", "sft", 8)
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "write", refuse)
+    started = SimpleNamespace()
+    with pytest.raises(TrainingFailed, match=r"4 instead of 8, .*No space left on device; make"):
+        divide_further(run, started, 4, SimpleNamespace())  # type: ignore[arg-type]
 
 
 @pytest.mark.long

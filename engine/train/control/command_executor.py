@@ -493,6 +493,8 @@ class CommandExecutor:
             return f"stopped at step {self._event_log.step}, nothing saved"
         if reason := self._trainer.refuses.get(SaveCheckpoint):
             return f"stopped at step {self._event_log.step}, nothing saved: {reason}"
-        if self._event_log.step == 0:
+        # After a rollback to before the first step, the newest checkpoint is one of the steps that
+        # were abandoned; a resume must not go on from it.
+        if self._event_log.step == 0 and self._event_log.timeline == 1:
             return "stopped before the first step, so there was nothing to save"
         return None

@@ -85,6 +85,9 @@ class KeyStore(Protocol):
     def get(self, key: str) -> bytes:
         """Return the value of a key."""
 
+    def add(self, key: str, amount: int) -> int:
+        """Add to the number under a key, which begins at 0, and return the sum."""
+
     def check(self, keys: list[str]) -> bool:
         """Return whether all these keys have values."""
 
@@ -101,8 +104,15 @@ def exchange_facts(
     """Report the facts of this rank and return those of all ranks, ordered by rank.
 
     Raises:
+        ConfigError: another process has reported as this rank.
         TrainingFailed: some ranks have not reported within `timeout_s`; the text names them.
     """
+    if store.add(f"joined-{rank}", 1) > 1:
+        raise ConfigError(
+            f"rank {rank} (node {facts.node}, {facts.host}) has joined this rendezvous already: "
+            "another run uses its address and port, or two nodes have the same --node-rank; give "
+            "each run a port of its own, and start each node once"
+        )
     store.set(f"facts-{rank}", msgspec.json.encode(facts).decode())
     keys = [f"facts-{number}" for number in range(world_size)]
     deadline = now() + timeout_s

@@ -22,6 +22,7 @@ from ...config.checks.user_metrics import named_function
 from ...config.model_limits import ModelLimits
 from ...data.dataset import Example
 from ...data.tokens.examples import PreferenceExample, RatedExample, TextExample
+from ...errors import TrainingFailed
 from ...losses.cross_entropy import IGNORED
 from ..checkpoint.rng import capture_rng, restore_rng
 from ..distributed.agreement import Agreement, attempt
@@ -140,13 +141,32 @@ class UserMetrics:
             pause()
             prompts = [one.prompt_ids for one in own[start : start + batch]]
             more = partial(self._extend, completions, generate, prompts)
-            error = error or attempt(more)
+            if self._sharded:
+                self._require(more)
+            else:
+                error = error or attempt(more)
         if errors := self._agreement.errors(error):
             names = ", ".join(self._functions)
             self._log("warning", f"no completions for the metrics {names}: {'; '.join(errors)}")
             return {}
         found = {name: self._mean(name, self._said(own, completions)) for name in self._functions}
         return {name: value for name, value in found.items() if value is not None}
+
+    def _require(self, generate: Callable[[], None]) -> None:
+        """Generate with a model that is split over the ranks, where no rank can go on alone.
+
+        The others wait for the parts of a rank that failed, so it ends, which they notice at once.
+
+        Raises:
+            TrainingFailed: it failed; the text names the rank and what to do.
+        """
+        if failed := attempt(generate):
+            raise TrainingFailed(
+                f"rank {self._agreement.rank} could not generate completions for "
+                f"{', '.join(self._functions)}: {failed}; with train.strategy: fsdp the other "
+                "ranks cannot go on without it. Lower eval.metric_tokens, or leave out "
+                "eval.metrics"
+            )
 
     def _extend(
         self, completions: list[list[int]], generate: Generate, prompts: list[list[int]]

@@ -21,6 +21,10 @@ from .launcher_place import LauncherPlace
 _GATHER_S = 120.0
 """Seconds within which all processes of a node have to start."""
 _POLL_S = 0.1
+_GREETING_S = 5.0
+"""Longest wait for the number of a process that has connected, which sends it at once."""
+_TELL_S = 5.0
+"""Longest wait for a process that does not take the exit code."""
 _LOST = 11
 """Exit code of a waiting process if the first one ended without telling its own."""
 _INTERRUPTED = 130
@@ -95,9 +99,20 @@ def _gathered(place: LauncherPlace) -> Iterator[Callable[[int], None]]:
                     f"{place.described}: only {len(others) + 1} of {place.local_size} processes "
                     f"started within {_GATHER_S:g} s; look at the launcher's output"
                 ) from None
-            if _of_this_user(other) and (number := other.recv(4)):
-                others[struct.unpack("!I", number)[0]] = other
+            if _of_this_user(other) and (number := _number_of(other)) is not None:
+                others[number] = other
         yield lambda code: _tell(list(others.values()), code)
+
+
+def _number_of(other: socket.socket) -> int | None:
+    """Return the local rank that a process sends; None if it sends none, as no process of ours."""
+    other.settimeout(_GREETING_S)
+    try:
+        sent = other.recv(4)
+    except OSError:
+        return None
+    other.settimeout(_TELL_S)
+    return int(struct.unpack("!I", sent)[0]) if len(sent) == 4 else None
 
 
 def _of_this_user(other: socket.socket) -> bool:

@@ -251,6 +251,24 @@ def test_an_error_of_the_first_reaches_the_others() -> None:
 
 
 @pytest.mark.usefixtures("quiet")
+def test_a_connection_that_says_nothing_is_no_process_of_the_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local_group, "_GREETING_S", 0.05)
+    first, second = _pair("silent")
+    ended: list[int] = []
+    leader = threading.Thread(
+        target=lambda: ended.append(in_group(first, lambda: 7, lambda _: None))
+    )
+    leader.start()
+    silent = local_group._connected(first)
+    assert in_group(second, pytest.fail, lambda _: None) == 7
+    leader.join(10)
+    silent.close()
+    assert ended == [7]
+
+
+@pytest.mark.usefixtures("quiet")
 def test_a_process_that_does_not_come_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_group, "_GATHER_S", 0.0)
     first, second = _pair("alone")

@@ -369,7 +369,7 @@ def test_an_interrupted_evaluation_is_owed_and_made_up_for_after_a_resume(tmp_pa
     bench.trainer.interrupted_at = 2
     bench.executor.scheduled()
     assert bench.executor.owes_evaluation
-    assert "runs again" in bench.found(LogEmitted)[0].text
+    assert "repeated when the run resumes" in bench.found(LogEmitted)[0].text
     bench.do("checkpoint")
     bench.trainer.interrupted_at = None
     bench.executor.resume_from("last")
@@ -411,6 +411,15 @@ def test_skipping_moves_the_data_by_whole_steps(bench: Bench) -> None:
     bench.trainer.weight = -1
     bench.executor.rewind()
     assert (bench.trainer.data.position, bench.trainer.weight) == (10, 20)
+
+
+def test_a_stop_after_a_rollback_to_the_start_is_where_a_resume_goes_on(bench: Bench) -> None:
+    """Otherwise the newest checkpoint would be one of the steps that were abandoned."""
+    bench.do("checkpoint")
+    bench.trainer.train_to(4)
+    bench.do("checkpoint")
+    bench.do("rollback 0")
+    assert bench.do("stop") == ("running", "stopped at step 0, saved step-000000-t2")
 
 
 def test_a_stop_saves_unless_told_otherwise(bench: Bench) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -39,6 +41,11 @@ class DictStore:
     def get(self, key: str) -> bytes:
         return self.values[key]
 
+    def add(self, key: str, amount: int) -> int:
+        total = int(self.values.get(key, b"0")) + amount
+        self.values[key] = str(total).encode()
+        return total
+
     def check(self, keys: list[str]) -> bool:
         return all(key in self.values for key in keys)
 
@@ -62,6 +69,17 @@ def test_every_rank_learns_what_all_have_reported() -> None:
 
     assert exchange_facts(store, 0, 2, FACTS, 9, sleep=later) == [FACTS, other]
     assert len(sleeps) == 1
+
+
+def test_a_rank_of_another_run_at_the_same_rendezvous_is_refused_at_once() -> None:
+    store, sleeps = DictStore(), list[float]()
+    other = msgspec.structs.replace(FACTS, node=1)
+    for rank, facts in ((1, other), (0, FACTS)):
+        store.set("facts-0", msgspec.json.encode(FACTS).decode())
+        exchange_facts(store, rank, 2, facts, 9, sleep=sleeps.append)
+    with pytest.raises(ConfigError, match="another run uses its address and port"):
+        exchange_facts(store, 1, 2, other, 9, sleep=sleeps.append)
+    assert json.loads(store.get("facts-1"))["node"] == 1
 
 
 def test_ranks_that_do_not_start_in_time_are_named() -> None:

@@ -11,6 +11,7 @@ from fttui.engine.config.checks.user_metrics import user_metric_problems
 from fttui.engine.config.model_limits import ModelLimits
 from fttui.engine.core.model_selection import is_better
 from fttui.engine.data.tokens.examples import PreferenceExample, TextExample
+from fttui.engine.errors import TrainingFailed
 from fttui.engine.losses.cross_entropy import IGNORED
 from fttui.engine.train.control.controlled_trainer import EvaluationInterrupted
 from fttui.engine.train.distributed.agreement import Agreement, SingleRank
@@ -73,6 +74,16 @@ def measure(
         functions, RECORDS, TOKENIZER, agreement or SingleRank(), lambda _, text: told.append(text)
     )
     return metrics.measure(lambda prompts: [ids("yes") for _ in prompts], 2, lambda: None)
+
+
+def test_a_rank_of_a_split_model_that_cannot_generate_ends_instead_of_waiting(file: Path) -> None:
+    def fail(_: list[list[int]]) -> list[list[int]]:
+        raise torch.OutOfMemoryError("no memory")
+
+    functions = load_functions([f"{file}:exact"], lambda *line: None)
+    split = UserMetrics(functions, RECORDS, TOKENIZER, SingleRank(), lambda *_: None, sharded=True)
+    with pytest.raises(TrainingFailed, match=r"rank 0 could not generate .* no memory"):
+        split.measure(fail, 2, lambda: None)
 
 
 def test_a_metric_is_the_mean_over_the_records(file: Path) -> None:
