@@ -27,6 +27,7 @@ _TASK_OF = {
     "go.compare": RUNS, "runs.mark": RUNS, "runs.compare": RUNS, "control.toggle": AROUND,
     "proposal.confirm": AROUND, "proposal.decline": AROUND, "proposal.make": AROUND,
     "list.down": TABLES, "list.up": TABLES, "list.open": TABLES, "list.filter": TABLES,
+    "ranks.order": TABLES,
 }  # fmt: skip
 """The task of an action; without a row here it follows from the action's group."""
 
@@ -65,6 +66,8 @@ SYNONYMS = {
     "go.anomalies": "alarms incidents problems report warnings spikes",
     "go.checkpoints": "saved snapshots",
     "go.interventions": "history commands changes log of commands audit",
+    "go.ranks": "straggler slow rank node workers gpus cluster throughput memory",
+    "ranks.order": "sort sorting order by",
     "go.system": "gpu memory vram ranks power temperature utilization hardware",
     "go.samples": "generated texts outputs",
     "go.chat": "conversation talk answers base adapter side by side playground",
@@ -129,6 +132,7 @@ _KEYS_OF_SCREEN = {
     "data": ("list.open", "data.quarantine", "anomaly.culprit"),
     "runs": ("list.open", "runs.mark", "runs.compare"),
     "compare": PLOT_KEYS,
+    "ranks": ("list.open", "ranks.order", "run.profile", "go.system"),
     "gradients": ("run.gradients", "anomaly.recover", "clip.change", "app.back", "app.copy"),
     "page": ("app.copy", "app.back"),
 }
@@ -143,6 +147,7 @@ _FILTERED = (
     "config",
     "data",
     "runs",
+    "ranks",
 )
 
 

@@ -30,8 +30,8 @@ from .view_model.connection_port import Link
 
 Asks = Literal["no", "inline", "confirm"]
 """What an action asks for first: nothing, one line of text, or a confirmation."""
-Scope = Literal["run", "plots", "list", "runs"]
-"""Where a key applies: everywhere, on plots, on tables, on the table of runs."""
+Scope = Literal["run", "plots", "list", "runs", "ranks"]
+"""Where a key applies: everywhere, on plots, on tables, on the table of runs or of ranks."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +228,8 @@ ACTIONS: tuple[Action, ...] = (
            "every key of the configuration and where its value comes from", GO),
     Action("go.data", "D", "data",
            "findings about the data, and records as the model sees them", GO),
+    Action("go.ranks", "W", "ranks",
+           "every rank by node: slow ones, time, throughput, memory", GO),
     Action("go.gradients", "M", "gradient flow",
            "gradient norms by layer and kind of module, from the newest measurement", GO),
     Action("go.compare", "asterisk,f8", "compare",
@@ -270,6 +272,8 @@ ACTIONS: tuple[Action, ...] = (
            scope="list"),
     Action("list.filter", "slash,f3", "filter",
            "filter the rows of a table, or the plots by name", LOOK),
+    Action("ranks.order", "o", "order",
+           "order the ranks by time, number, memory or throughput", LOOK, scope="ranks"),
     Action("app.count", "semicolon,f5", "count",
            "repeat the next key: ; 1 2 → moves the cursor 12 columns", APP),
     Action("app.command", "colon,f4", "command",
@@ -337,10 +341,11 @@ def key_faults(keys: Mapping[str, str]) -> list[str]:
     faults = [
         f"there is no action {id_!r}{_most_similar(id_)}" for id_ in keys if id_ not in ACTION_OF
     ]
-    for scope in ("plots", "list", "runs"):
+    for scope in ("plots", "list", "runs", "ranks"):
         taken: dict[str, str] = {}
         for action in rebound(keys):
-            if action.scope not in ("run", scope, "list" if scope == "runs" else scope):
+            table = scope in ("runs", "ranks")
+            if action.scope not in ("run", scope, "list" if table else scope):
                 continue
             for key in action.keys.split(","):
                 other = taken.setdefault(key, action.id)

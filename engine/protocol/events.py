@@ -48,6 +48,8 @@ class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     accumulation: int
     devices: list[str] = []
     """One line per rank, such as `cpu` or `cuda:0 NVIDIA RTX 3060 6.0 GiB`."""
+    rank_hosts: list[str] = []
+    """Number and host of the node of each rank, such as `1 gpu-04`; empty with one node."""
     versions: dict[str, str] = {}
     resumed_from: str | None = None
     """Name of the checkpoint this process resumed from; None for a new run."""
@@ -138,10 +140,11 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     skew_s: float = 0.0
     """Time of the slowest rank minus time of the fastest one."""
     rank_s: list[float] = []
-    """Seconds of each rank before it waits for the others; empty for a single rank."""
+    """Seconds of each rank before it waits for the others; in one of N/16 steps of many ranks N.
+    Empty for a single rank, as are the lists by rank that follow."""
+    rank_tokens: list[int] = []
     rank_mem_bytes: list[int] = []
-    """Peak memory of each rank in the step before: allocated, or reserved in fast mode; empty for a
-    single rank and without accelerators."""
+    """Peak memory of each rank in the step before: allocated, or reserved in fast mode."""
     rank_util: list[float] = []
     """Utilization of each rank's accelerator in percent; empty where it cannot be read."""
     rank_temp_c: list[float] = []
@@ -153,10 +156,7 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
 
     @property
     def rate(self) -> LearningRate:
-        """The learning rate of the step: that of the schedule, and the factor on it.
-
-        Where a journal of an older version lacks the schedule, it is computed from `lr`.
-        """
+        """The rate of the schedule, computed from `lr` in older journals, and its factor."""
         scaled = self.lr / self.lr_scale if self.lr_scale else 0.0
         return LearningRate(self.lr_schedule or scaled, self.lr_scale)
 

@@ -28,6 +28,7 @@ from tests.support.session_double import (
     loading,
 )
 from tests.unit.tui.app.driving import frames_undrawn, settled, until
+from tests.unit.tui.screens.test_ranks import many_ranks
 
 SMALL, MIDDLE, LARGE = (80, 24), (120, 40), (200, 50)
 
@@ -148,6 +149,7 @@ SCENES: dict[str, Scene] = {
     "samples": (eventful, ("7",), None),
     "log": (failed, ("8",), None),
     "system": (ranks, ("6",), None),
+    "ranks": (many_ranks, ("W",), None),
     "time-axis": (eventful, ("X",), None),
     "counting": (eventful, ("semicolon", "1", "2"), None),
     "typed": (eventful, ("colon", *"rollback step-000800-t1", "enter"), None),
@@ -181,13 +183,13 @@ def _show(snap_compare, scene: str, size: tuple[int, int], preferences: Preferen
 
 TIGHT = [
     "live", "spike", "starting", "halted", "failed", "viewer", "prompt", "confirm-stop",
-    "rollback", "help", "cursor", "system", "report",
+    "rollback", "help", "cursor", "system", "report", "ranks",
 ]  # fmt: skip
 """Scenes whose look at 80 × 24 is no smaller copy of the one at 120 × 40."""
 ALSO_AS_TEXT = {
     "report", "checkpoints", "interventions", "samples", "log", "time-axis", "counting", "typed",
     "confirm-stop", "viewer", "zoomed-log",
-    "prompt-error", "sent",
+    "prompt-error", "sent", "ranks",
 }  # fmt: skip
 """Scenes whose words are compared in `test_texts`, at 80 × 24, or by tests of the app."""
 
@@ -202,7 +204,7 @@ def test_at_120_by_40(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, MIDDLE)
 
 
-@pytest.mark.parametrize("scene", in_part(["live", "failed"], ["failed"]))
+@pytest.mark.parametrize("scene", in_part(["live", "failed", "ranks"], ["failed"]))
 def test_at_200_by_50(snap_compare, scene) -> None:
     assert _show(snap_compare, scene, LARGE)
 

@@ -43,7 +43,7 @@ class Meters:
     def attach(self) -> None:
         """Time every word between ranks on the host, and the gradients' average on the device."""
         patched: Any = RankAgreement
-        for name in ("start_max", "start_rows", "share", "gather", "errors"):
+        for name in ("start_max", "start_table", "share", "gather", "errors"):
             setattr(patched, name, self._timed(getattr(patched, name)))
         gradients: Any = StaticGradients
         gradients.average_over_ranks = self._marked(gradients.average_over_ranks)

@@ -15,6 +15,7 @@ from .tables.config import ConfigScreen
 from .tables.data import DataScreen
 from .tables.interventions import InterventionsScreen
 from .tables.log import LogScreen
+from .tables.ranks import RanksScreen
 from .tables.runs import RunsScreen
 from .tables.samples import SamplesScreen
 
@@ -31,6 +32,7 @@ SCREENS: dict[str, type[RunScreen]] = {
     "log": LogScreen,
     "config": ConfigScreen,
     "data": DataScreen,
+    "ranks": RanksScreen,
     "gradients": GradientsScreen,
     "compare": CompareScreen,
 }

@@ -324,9 +324,11 @@ class Detector:
         if rate is not None and finite and (low := state.throughput.update(rate)):
             found = (_watch("throughput_drop", "throughput", *low),)
         allocated, memories = record.get("mem_allocated"), state.memories
-        if record.get("rank_mem") or len(memories) != 1:
+        if record.get("rank_mem") or not memories:
             if memory := memory_by_rank(record):
                 found += self._leaks(memory)
+        elif len(memories) > 1:
+            pass  # Not every step lists the memory of the ranks; that of this one differs by rank.
         elif allocated is not None and (leak := memories[0].update(float(allocated))):
             alert = _watch("vram_leak", "allocated memory", *leak)
             found += (msgspec.structs.replace(alert, rank=0),)

@@ -10,9 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ...errors import FttuiError
 
 T = TypeVar("T")
+Table = NDArray[np.float64]
+"""One row of values per rank, `[ranks, values]`."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,7 @@ class Agreement(Protocol):
     def max(self, values: list[int]) -> list[int]:
         """Return the element-wise maximum over all ranks."""
 
-    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
+    def start_table(self, values: list[float]) -> PendingResult[Table]:
         """Start to gather the values of every rank, ordered by rank; NaN and infinity survive."""
 
     def rows(self, values: list[float]) -> list[list[float]]:
@@ -75,9 +80,9 @@ class SingleRank:
         """Return the values themselves, as those of the only rank."""
         return values
 
-    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
+    def start_table(self, values: list[float]) -> PendingResult[Table]:
         """Return one row with the values as a finished result."""
-        return PendingResult(lambda: [values])
+        return PendingResult(lambda: np.array([values]))
 
     def rows(self, values: list[float]) -> list[list[float]]:
         """Return one row with the values."""

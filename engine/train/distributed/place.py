@@ -40,6 +40,12 @@ class RankPlace:
         return f"on node {facts.node} ({facts.host}, run folder {facts.run} there)"
 
     @property
+    def rank_hosts(self) -> list[str]:
+        """The number and the host of the node of each rank, as one text; empty with one node."""
+        every = self.every if self.nodes.several else ()
+        return [f"{facts.node} {facts.host}" for facts in every]
+
+    @property
     def description(self) -> str:
         """The name and memory of the device, for the log."""
         if self.device.type != "cuda":

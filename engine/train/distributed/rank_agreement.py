@@ -13,7 +13,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-from .agreement import Agreement, PendingResult, SingleRank
+from .agreement import Agreement, PendingResult, SingleRank, Table
 
 TIMEOUT_S = float(os.environ.get("FTTUI_AGREEMENT_TIMEOUT_S", "120"))
 """Longest wait for a rank in seconds; a paused run enters a collective far more often."""
@@ -53,21 +53,23 @@ class RankAgreement:
         """Return the element-wise maximum over all ranks."""
         return self.start_max(values).read()
 
-    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
+    def start_table(self, values: list[float]) -> PendingResult[Table]:
         """Start to gather the values of every rank, ordered by rank; NaN and infinity survive."""
         mine = torch.tensor(values, dtype=torch.float64)
-        every = [torch.empty_like(mine) for _ in range(self.world_size)]
-        work = dist.all_gather(every, mine, group=self._group, async_op=True)
+        every = torch.empty(self.world_size, len(values), dtype=torch.float64)
+        work = dist.all_gather(list(every.unbind()), mine, group=self._group, async_op=True)
 
-        def read() -> list[list[float]]:
+        def read() -> Table:
             work.wait()
-            return [row.tolist() for row in every]
+            table: Table = every.numpy()
+            return table
 
         return PendingResult(read)
 
     def rows(self, values: list[float]) -> list[list[float]]:
         """Return the values of every rank, ordered by rank; NaN and infinity survive."""
-        return self.start_rows(values).read()
+        found: list[list[float]] = self.start_table(values).read().tolist()
+        return found
 
     def share(self, data: bytes) -> bytes:
         """Return the bytes of rank 0 on every rank."""

@@ -26,7 +26,7 @@ from ..monitoring.monitor import TrainingMonitor
 from ..usage.budget import RunMeter
 from .background_call import BackgroundCall
 from .memory_meter import MemoryReading
-from .step_metrics import DeviceReading, start_total
+from .step_metrics import DeviceReading, lists_ranks, start_total
 from .step_record import StepRecord
 from .update_gate import UpdateGate
 
@@ -118,6 +118,7 @@ class StepConclusion:
             self._agreement,
             self._reading(step.memory),
             self._meter.own,
+            listed=lists_ranks(step.number, self._agreement.world_size),
         )
         decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
         step.judged(decision, totals, self._loss_scale() if self._loss_scale else None)

@@ -8,10 +8,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..distributed.agreement import Agreement, PendingResult
+from ..distributed.agreement import Agreement, PendingResult, Table
 from ..usage.meter import RankUse
 
 
@@ -146,8 +147,16 @@ class StepTotals(NamedTuple):
     parts: dict[str, float]
     tokens: int
     samples: int
+    skew_s: float
+    """Seconds of the slowest rank minus those of the fastest."""
+    uses: list[RankUse]
+    """What the process of rank 0 has used since it started, and what those of all others have."""
     rank_s: list[float]
-    """Seconds of each rank up to its last backward pass, after which it waits for the others."""
+    """Seconds of each rank up to its last backward pass, after which it waits for the others.
+
+    All lists by rank are empty in steps that leave them out (`lists_ranks`).
+    """
+    rank_tokens: list[int]
     rank_mem_bytes: list[int]
     """Memory of each rank in the previous step.
 
@@ -156,13 +165,16 @@ class StepTotals(NamedTuple):
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]
-    uses: list[RankUse]
-    """What the processes of all ranks have used since they started."""
 
-    @property
-    def skew_s(self) -> float:
-        """Seconds of the slowest rank minus those of the fastest."""
-        return max(self.rank_s) - min(self.rank_s)
+
+LISTED_RANKS = 16
+"""Up to so many ranks, every step lists the figures of each; with more of them, a step in several
+does, so that time and journal per step do not grow with the number of ranks."""
+
+
+def lists_ranks(step: int, ranks: int) -> bool:
+    """Return whether the record of a step lists the figures of every rank: one in N/16 of them."""
+    return step % math.ceil(ranks / LISTED_RANKS) == 0
 
 
 class DeviceReading(NamedTuple):
@@ -175,6 +187,7 @@ class DeviceReading(NamedTuple):
 
 
 _READINGS = len(DeviceReading._fields)
+_USES = len(RankUse._fields)
 
 
 def start_total(
@@ -184,34 +197,56 @@ def start_total(
     agreement: Agreement,
     device: DeviceReading,
     use: RankUse,
+    *,
+    listed: bool = True,
 ) -> PendingResult[StepTotals]:
-    """Start to combine the figures of all ranks; the result is read after the update."""
+    """Start to combine the figures of all ranks; the result is read after the update.
+
+    `listed` is whether the result has the lists by rank.
+    """
     counts = [float(tally.tokens + own.tokens), float(tally.samples)]
     readings = [math.nan if value is None else float(value) for value in device]
     mine = [own.loss, *own.parts.values(), *counts, own_s, *readings, *use]
-    rows = agreement.start_rows(mine)
-    return PendingResult(lambda: _combine(rows.read(), list(own.parts)))
+    table = agreement.start_table(mine)
+    return PendingResult(lambda: _combine(table.read(), list(own.parts), listed=listed))
 
 
-def _combine(rows: list[list[float]], names: list[str]) -> StepTotals:
-    if len(rows) == 1:
-        return _of_one(rows[0], names)
-    losses, *columns = (list(column) for column in zip(*rows, strict=True))
-    parts, (tokens, samples, rank_s, *device) = columns[: len(names)], columns[len(names) :]
-    device, uses = device[:_READINGS], device[_READINGS:]
-    memory, util, temp_c, power_w = ([] if any(map(math.isnan, row)) else row for row in device)
+def _combine(table: Table, names: list[str], *, listed: bool) -> StepTotals:
+    """Return the totals of rows as `start_total` sends them; Python only sees sums over the ranks.
+
+    A sum of numpy is the same on every rank, as their rows are.
+    """
+    if len(table) == 1:
+        return _of_one(table[0].tolist(), names)
+    count, first_use = len(names), RankUse(*table[0, -_USES:].tolist())
+    sums = table.sum(axis=0).tolist()
+    loss, *means = (total / len(table) for total in sums[: 1 + count])
+    tokens, samples = sums[1 + count : 3 + count]
+    others = RankUse(*table[1:, -_USES:].sum(axis=0).tolist())
+    seconds = table[:, 3 + count]
     return StepTotals(
-        loss=_mean(losses),
-        parts=dict(zip(names, map(_mean, parts), strict=True)),
-        tokens=round(sum(tokens)),
-        samples=round(sum(samples)),
-        rank_s=rank_s,
-        rank_mem_bytes=[int(held) for held in memory],
-        rank_util=util,
-        rank_temp_c=temp_c,
-        rank_power_w=power_w,
-        uses=[RankUse(*row) for row in zip(*uses, strict=True)],
+        loss=loss,
+        parts=dict(zip(names, means, strict=True)),
+        tokens=round(tokens),
+        samples=round(samples),
+        skew_s=float(seconds.max() - seconds.min()),
+        uses=[first_use, others],
+        **_by_rank(table, count, listed=listed),
     )
+
+
+def _by_rank(table: Table, parts: int, *, listed: bool) -> dict[str, list[Any]]:
+    """Return the lists by rank of the totals, of rows with so many parts of the loss."""
+    names = ("rank_s", "rank_tokens", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
+    if not listed:
+        return {name: [] for name in names}
+    columns = [table[:, 3 + parts], table[:, 1 + parts], *table[:, 4 + parts : -_USES].T]
+    columns[2:] = [column[: 0 if np.isnan(column).any() else None] for column in columns[2:]]
+    whole = {"rank_tokens", "rank_mem_bytes"}
+    return {
+        name: (column.astype(np.int64) if name in whole else column).tolist()
+        for name, column in zip(names, columns, strict=True)
+    }
 
 
 def _of_one(row: list[float], names: list[str]) -> StepTotals:
@@ -228,14 +263,12 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
         dict(zip(names, parts, strict=True)),
         round(tokens),
         round(samples),
+        0.0,
+        [RankUse(*use)],
         [rank_s],
+        [round(tokens)],
         [int(held) for held in memory],
         util,
         temp_c,
         power_w,
-        [RankUse(*use)],
     )
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)

@@ -68,7 +68,8 @@ class UsageMeter:
     def total(self, uses: Sequence[RankUse]) -> Usage:
         """Return what the run has used so far, of what the processes of its ranks have used.
 
-        The wall time is that of rank 0, so that all ranks have the same value.
+        The first of `uses` is that of rank 0; the others may be added up. The wall time is that of
+        rank 0, so that all ranks have the same value.
         """
         device_s = sum(use.seconds for use in uses)
         metered_s = sum(use.metered_s for use in uses)

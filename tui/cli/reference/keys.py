@@ -19,6 +19,7 @@ fttui.tui.cli.reference docs/reference`.
 """
 _WHERE: dict[Scope, str] = {
     "run": "everywhere", "plots": "plots", "list": "tables", "runs": "list of runs",
+    "ranks": "list of ranks",
 }  # fmt: skip
 _ASKS = {"no": "", "inline": "asks for a line", "confirm": "asks first"}
 

@@ -369,6 +369,7 @@ HANDLERS: dict[str, Handler] = {
     "go.config": _go("config"),
     "go.runs": _go("runs"),
     "go.system": _go("system"),
+    "go.ranks": _go("ranks"),
     "go.gradients": _go("gradients"),
     "go.data": _go("data"),
     "go.compare": _go("compare"),

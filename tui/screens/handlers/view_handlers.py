@@ -12,6 +12,7 @@ from ...view_model.plot_view import PlotView
 from ..modals.prompt import PromptScreen
 from ..plots.metrics import MetricsScreen
 from ..plots.plot_screen import PlotScreen
+from ..tables.ranks import RanksScreen
 from ..tables.runs import RunsScreen
 from ..tables.table_screen import TableScreen
 from .background import compare_runs
@@ -66,6 +67,11 @@ def _on_runs(do: Callable[[AppBase, RunsScreen], None]) -> Handler:
             do(app, app.screen)
 
     return act
+
+
+def _order_ranks(app: AppBase) -> None:
+    if isinstance(app.screen, RanksScreen):
+        app.screen.next_order()
 
 
 def _on_table(rows: int) -> Handler:
@@ -125,5 +131,6 @@ VIEW_HANDLERS: dict[str, Handler] = {
     "view.down": _on_plots(lambda screen: screen.choose(1)),
     "view.maximise": _on_plots(lambda screen: screen.toggle_maximised()),
     "list.filter": _filter,
+    "ranks.order": _order_ranks,
     "app.theme": lambda app: app.choose_theme(),
 }  # fmt: skip

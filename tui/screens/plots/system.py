@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -13,14 +14,16 @@ from textual.content import Content
 from fttui.engine.protocol.events import StepFinished
 from fttui.engine.protocol.thresholds import SLOW_STEP_RATIO
 
-from ...actions import bindings
+from ...actions import bindings, key_of
 from ...dialogs.profile_text import profile_lines
+from ...dialogs.rank_text import slow_words
 from ...dialogs.usage_text import UsageRow, usage_rows
 from ...plot.panels import memory_now
 from ...plot.system_panels import SYSTEM, UNMEASURED_HIDDEN, measured, memory_plan
 from ...styles.colours import STACK
 from ...text import format as fmt
 from ...view_model.app_state import AppState
+from ...view_model.ranks.standing import Standing, standings
 from ...widgets.plot import Plot
 from ...widgets.text_line import ACCENT, DIM, WATCH, Piece, TextLine, assemble, lines
 from .plot_screen import PlotScreen
@@ -131,42 +134,45 @@ def _stack(number: int) -> str:
     return f"$stack-{number % STACK}"
 
 
+SHOWN_IN_ORDER = 4
+"""Up to so many ranks fit into the panel; more come slowest first, and have a screen."""
+
+
 def _ranks(state: AppState) -> list[Content]:
-    started, last = state.run.started, state.run.last
-    devices = list(started.devices) if started else []
-    times = list(last.rank_s) if last else []
-    memory = list(last.rank_mem_bytes) if last else []
-    rows = []
-    median = sorted(times)[len(times) // 2] if times else 0.0
-    readings = _readings(last)
-    for rank in range(max(len(devices), len(times), 1)):
-        device = devices[rank] if rank < len(devices) else "device not known yet"
-        pieces: list[Piece] = [(f"{rank:>3}  ", ACCENT)]
-        slow = rank < len(times) and times[rank] > SLOW_STEP_RATIO * median
-        if rank < len(times):
-            text = f"{fmt.duration(times[rank]):>7}  "
-            pieces.append((text, WATCH) if slow else text)
-        if rank < len(memory):
-            pieces.append(f"{fmt.size(memory[rank]):>9}  ")
-        pieces += [
-            f"{values[rank]:.0f} {unit}  " for values, unit in readings if rank < len(values)
-        ]
-        mark = ("△ slow in this step  ", WATCH) if slow else ""
-        rows += [assemble(*pieces), assemble("     ", mark, (device, DIM))]
-    if len(times) < 2:
-        rows.append(assemble(("single rank", DIM)))
-    return rows
+    """Return the rows of the panel of ranks: of many, which are slow and where all are shown."""
+    ranks = standings(state.run) or (Standing(0),)
+    median = sorted(one.seconds or 0.0 for one in ranks)[len(ranks) // 2]
+    rows: list[Content] = []
+    if len(ranks) > SHOWN_IN_ORDER:
+        ranks = tuple(sorted(ranks, key=lambda one: (-one.behind, one.rank)))
+        key = key_of("go.ranks", state)
+        rows.append(assemble((f"{len(ranks)} ranks, slowest first; {key} shows all", DIM)))
+        rows += [assemble((f"△ {words}", WATCH)) for words in slow_words(ranks)]
+    alone = len(ranks) < 2
+    for one in ranks:
+        rows += _rank(_of_device(one, state.run.last) if alone else one, median)
+    return [*rows, assemble(("single rank", DIM))] if alone else rows
 
 
-def _readings(last: StepFinished | None) -> list[tuple[list[float], str]]:
-    """Return utilisation, temperature and power, each as one value per rank with its unit."""
+def _rank(one: Standing, median: float) -> list[Content]:
+    pieces: list[Piece] = [(f"{one.rank:>3}  ", ACCENT)]
+    slow = one.seconds is not None and one.seconds > SLOW_STEP_RATIO * median
+    if one.seconds is not None:
+        pieces.append((f"{fmt.duration(one.seconds):>7}  ", WATCH if slow else ""))
+    if one.mem_bytes is not None:
+        pieces.append(f"{fmt.size(one.mem_bytes):>9}  ")
+    readings = ((one.util, "%"), (one.temp_c, "°C"), (one.power_w, "W"))
+    pieces += [f"{value:.0f} {unit}  " for value, unit in readings if value is not None]
+    mark = ("△ slow in this step  ", WATCH) if slow else ""
+    device = (one.device or "device not known yet", DIM)
+    return [assemble(*pieces), assemble("     ", mark, device)]
+
+
+def _of_device(one: Standing, last: StepFinished | None) -> Standing:
+    """Return a single rank with the readings of the step, which has no lists by rank."""
     if last is None:
-        return []
-    by_rank = [last.rank_util, last.rank_temp_c, last.rank_power_w]
-    if len(last.rank_s) < 2:
-        own = (last.gpu_util, last.gpu_temp_c, last.gpu_power_w)
-        by_rank = [[] if value is None else [value] for value in own]
-    return list(zip(by_rank, ("%", "°C", "W"), strict=True))
+        return one
+    return replace(one, util=last.gpu_util, temp_c=last.gpu_temp_c, power_w=last.gpu_power_w)
 
 
 def _connection(state: AppState, now: float) -> list[Content]:

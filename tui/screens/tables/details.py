@@ -12,11 +12,13 @@ from fttui.engine.protocol.data.sample import SampleRecord
 from ...actions import key_of
 from ...dialogs.command_cost import given_up
 from ...dialogs.incident_text import alarm_lines, done, ending, headline
+from ...dialogs.rank_text import place_of, slow_words, standing_lines
 from ...plot.panels import metrics_of
 from ...text import format as fmt
 from ...view_model.app_state import AppState
 from ...view_model.branches import value_on
 from ...view_model.incidents.alarm import Anomaly
+from ...view_model.ranks.standing import standings
 from ...view_model.run_view import CheckpointView, RunView
 from ...widgets.text_line import ACCENT, BOLD, DIM, WATCH, Piece, assemble
 
@@ -185,12 +187,27 @@ def record(found: SampleRecord) -> Iterator[Content]:
         yield assemble(*spans, *more)
 
 
+def rank(state: AppState, key: str) -> Iterator[Content]:
+    """Yield the lines about a rank, or about the ranks of a node; none if it is not known."""
+    ranks = standings(state.run)
+    kind, _, number = key.partition(" ")
+    found = [one for one in ranks if str(one.node if kind == "node" else one.rank) == number]
+    several = len({one.node for one in ranks}) > 1
+    for one in found:
+        yield assemble((place_of(one, several=several), BOLD))
+        yield assemble((one.device or "device not known yet", DIM))
+        yield from (assemble((words, WATCH)) for words in slow_words([one]))
+        yield from (assemble(line) for line in standing_lines(one))
+        yield Content("")
+
+
 DETAILS: dict[str, Callable[[AppState, str], Iterator[Content]]] = {
     "incident": incident,
     "checkpoint: then and now": checkpoint,
     "intervention": intervention,
     "sample": sample,
     "data": data,
+    "rank": rank,
 }
 
 

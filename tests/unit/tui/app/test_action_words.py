@@ -75,7 +75,9 @@ def test_the_footer_offers_actions_that_exist_and_apply_on_its_screen(mode: str)
     assert shown
     plots = mode in {"dashboard", "metrics", "system", "compare"}
     for action in shown:
-        assert action.scope in ({"run", "plots"} if plots else {"run", "list", "runs"}), action.id
+        assert action.scope in ({"run", "plots"} if plots else {"run", "list", "runs", "ranks"}), (
+            action.id
+        )
 
 
 def test_the_footer_of_an_ended_run_offers_nothing_that_it_refuses() -> None:

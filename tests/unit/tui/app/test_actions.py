@@ -58,7 +58,7 @@ def test_no_key_means_two_things_on_a_screen() -> None:
 
 
 def test_bindings_can_be_rebound_by_action_id() -> None:
-    made = Binding.make_bindings(bindings("run", "plots", "list", "runs"))
+    made = Binding.make_bindings(bindings("run", "plots", "list", "runs", "ranks"))
     assert {b.id for b in made} == set(ACTION_OF)
 
 

@@ -3,15 +3,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 
 from fttui.engine.errors import CheckpointError
-from fttui.engine.train.distributed.agreement import PendingResult, SingleRank, attempt
+from fttui.engine.train.distributed.agreement import PendingResult, SingleRank, Table, attempt
 from fttui.engine.train.loop.step_metrics import (
     DeviceReading,
     RankStep,
     StepMetrics,
     StepTotals,
+    lists_ranks,
     on_same_device,
     settle,
     start_total,
@@ -25,22 +27,24 @@ class Beside(SingleRank):
     def __init__(self, other: list[float]) -> None:
         self._other = other
 
-    def start_rows(self, values: list[float]) -> PendingResult[list[list[float]]]:
+    def start_table(self, values: list[float]) -> PendingResult[Table]:
         assert len(values) == len(self._other)
-        return PendingResult(lambda: [values, self._other])
+        return PendingResult(lambda: np.array([values, self._other]))
 
 
-def total(device: DeviceReading, *theirs: float) -> StepTotals:
+def total(device: DeviceReading, *theirs: float, listed: bool = True) -> StepTotals:
     own = RankStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
     tally = StepMetrics(tokens=10, samples=2)
     other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs, 7.0, 50.0, 6.0]
-    return start_total(own, tally, 0.25, Beside(other), device, RankUse(8.0, 60.0, 8.0)).read()
+    used = RankUse(8.0, 60.0, 8.0)
+    return start_total(own, tally, 0.25, Beside(other), device, used, listed=listed).read()
 
 
 def test_every_rank_is_in_the_totals_with_what_its_device_tells() -> None:
     found = total(DeviceReading(100, 97.0, 60.0, 300.0), 90.0, 41.0, 88.0, 120.0)
     assert (found.loss, found.parts, found.tokens, found.samples) == (3.0, {"ce": 4.0}, 40, 4)
     assert (found.rank_s, found.rank_mem_bytes) == ([0.25, 0.5], [100, 90])
+    assert (found.rank_tokens, found.skew_s) == ([10, 30], 0.25)
     assert found.rank_util == [97.0, 41.0]
     assert found.rank_temp_c == [60.0, 88.0]
     assert found.rank_power_w == [300.0, 120.0]
@@ -51,6 +55,20 @@ def test_what_one_device_does_not_tell_is_left_out_for_all_and_the_rest_is_there
     found = total(DeviceReading(100, None, 60.0, 300.0), math.nan, 41.0, 88.0, 120.0)
     assert (found.rank_mem_bytes, found.rank_util) == ([], [])
     assert found.rank_temp_c == [60.0, 88.0]
+
+
+def test_a_step_without_lists_has_the_same_totals() -> None:
+    readings = DeviceReading(100, 97.0, 60.0, 300.0), 90.0, 41.0, 88.0, 120.0
+    whole, short = total(*readings), total(*readings, listed=False)
+    lists: dict[str, Any] = {name: [] for name in whole._fields if name.startswith("rank_")}
+    assert short == whole._replace(**lists)
+
+
+def test_the_lists_of_the_steps_together_do_not_grow_with_the_ranks() -> None:
+    for ranks in (2, 16, 64, 1024):
+        listed = sum(lists_ranks(step, ranks) for step in range(1, 193))
+        assert listed * ranks <= 192 * 16
+        assert listed >= 3
 
 
 def test_an_error_of_ours_is_told_in_its_own_words_and_others_by_their_kind() -> None:

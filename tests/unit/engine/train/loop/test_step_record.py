@@ -24,7 +24,9 @@ def totals(ranks: int) -> StepTotals:
         parts={"ce": 1.5, "top1": 0.5},
         tokens=100,
         samples=4,
+        skew_s=[0.0, 0.5][ranks - 1],
         rank_s=[1.0, 1.5][:ranks],
+        rank_tokens=[40, 60][:ranks],
         rank_mem_bytes=[5, 6][:ranks],
         rank_util=[7.0, 8.0][:ranks],
         rank_temp_c=[9.0, 10.0][:ranks],
@@ -75,7 +77,7 @@ def test_figures_of_every_rank_are_there_with_several_ranks_only(ranks: int) -> 
         record(ranks).event(used),
         [n for n in totals(1)._fields if n.startswith("rank_")],
     )
-    assert len(names) == 5
+    assert len(names) == 6
     for name in names:
         assert getattr(event, name) == (getattr(totals(2), name) if ranks == 2 else [])
 
