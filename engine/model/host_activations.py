@@ -20,8 +20,10 @@ from torch.utils.checkpoint import checkpoint
 class HostActivations:
     """A checkpointing function for transformers that keeps layer inputs on the host."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._lane = _Lane(device)
+    def __init__(self) -> None:
+        self._lane: _Lane | None = None
+        """Copies for the device of the inputs; None before the first one, because a model that is
+        split over ranks is loaded into host memory and trains on a device."""
         self._newest: weakref.ref[_Parked] | None = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -39,6 +41,7 @@ class HostActivations:
     def _park(self, tensor: Tensor) -> Tensor | _Parked:
         if not tensor.is_floating_point():
             return tensor
+        self._lane = self._lane or _Lane(tensor.device)
         parked = _Parked(self._lane, tensor.detach(), self._newest)
         self._newest = weakref.ref(parked)
         return parked

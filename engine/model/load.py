@@ -166,7 +166,7 @@ def equip(
         mark_as_text(base, device)
     require_head(base, dtype, device)
     require(check_model(config, len(_layers(base))), {}, config.model.id)
-    _checkpoint_activations(base, config.train, device)
+    _checkpoint_activations(base, config.train)
     label = "Attaching adapters" if config.adapter.kind == "lora" else "Unfreezing weights"
     progress(label, 0, 1)
     if config.added_tokens:
@@ -235,7 +235,7 @@ def _disable_weight_repacking(base: Any) -> None:
             module.support_avx512bf16_for_cpu = False
 
 
-def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device) -> None:
+def _checkpoint_activations(base: Any, train: TrainConfig) -> None:
     if not train.recomputes:
         return
     if not _can_recompute(base):
@@ -247,7 +247,7 @@ def _checkpoint_activations(base: Any, train: TrainConfig, device: torch.device)
         return
     base.activation_checkpointing_enable({"use_reentrant": False})
     if train.activations == "host":
-        on_host = HostActivations(device)
+        on_host = HostActivations()
         base._set_gradient_checkpointing(enable=True, gradient_checkpointing_func=on_host)
         backbone_of(base).register_forward_pre_hook(lambda *_: on_host.begin())
     for layer in _layers(base)[-train.whole_layers :] if train.whole_layers else ():

@@ -68,6 +68,32 @@ def test_two_nodes_train_as_two_ranks_of_one_do_and_roll_back(tmp_path: Path) ->
         assert any(e["type"] == "RolledBack" for e in events(run, runs))
 
 
+def test_two_nodes_that_share_one_copy_of_the_model_train_roll_back_and_are_exported(
+    tmp_path: Path, link: list[list[str]]
+) -> None:
+    path, sets = write_config(
+        tmp_path, "sft", train__batch=2, train__steps=12, train__activation_checkpointing="true"
+    )
+    words = [str(path), *(word for item in sets for word in ("--set", item))]
+    split = [*words, "--set", "train.strategy=fsdp"]
+    nodes = [_node(tmp_path, n, split, "10.219.0.1:29546", link[n]) for n in range(2)]
+    runs = tmp_path / "node-0"
+    until(lambda: _trained(runs) >= 5, PATIENCE_S)
+    run = only_run(runs)
+    fttui("ctl", run, "rollback", "step-000004", runs=runs)
+    outputs = [process.communicate(timeout=PATIENCE_S)[0] for process in nodes]
+    assert [process.returncode for process in nodes] == [0, 0], "\n".join(outputs)
+    alone = fttui(
+        "run", *words, "--headless", "--devices", "2", runs=tmp_path / "alone", timeout_s=PATIENCE_S
+    )
+    assert alone.returncode == 0, alone.stdout
+    expected = _losses(only_run(tmp_path / "alone"), tmp_path / "alone")
+    assert _losses(run, runs)[-8:] == pytest.approx(expected[-8:], rel=0, abs=1e-5)
+    done = fttui("export", run, "--adapter", "--out", str(tmp_path / "out"), runs=runs)
+    assert done.returncode == 0, done.stdout
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
 def test_a_node_with_another_configuration_is_refused_by_both(tmp_path: Path) -> None:
     words = _config(tmp_path, train__steps=12)
     endpoint = f"127.0.0.1:{free_port()}"

@@ -35,6 +35,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "all weights": {"adapter": "none", "train__lr": 0.001},
     "the weights of one layer": {"adapter": "none", "train__lr": 0.001, "train__layers": 1},
     "recomputed layers": {"train__activation_checkpointing": "true", "adapter__rslora": "true"},
+    "inputs of layers in host memory": {
+        "train__activation_checkpointing": "true",
+        "train__activations": "host",
+    },
     "an adapter on NF4": {"model__quantize": "nf4"},
     "an adapter on FP4": {
         "model__quantize": "fp4",

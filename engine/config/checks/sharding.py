@@ -139,8 +139,3 @@ def _memory(config: RunConfig) -> Iterator[Problem]:
             f"got {train.memory}, which keeps embedding and head in forms that cannot be split; "
             f"set plain, {_KEEP}",
         )
-    if train.activations == "host":
-        yield Problem(
-            "train.activations",
-            f"got host, which train.strategy: fsdp does not support yet; set device, {_KEEP}",
-        )

@@ -445,7 +445,7 @@ def _without_graphs(config: RunConfig) -> RunConfig:
 def _may_wait_on_host(config: RunConfig) -> bool:
     """Whether activation checkpoints exist and may be on the host, which excludes graphs."""
     train = config.train
-    return train.recomputes and train.fast != "on" and not train.shards
+    return train.recomputes and train.fast != "on"
 
 
 def _with_model(config: RunConfig, **values: object) -> RunConfig:

@@ -34,7 +34,7 @@ def gradients(layers: list[nn.Module]) -> list[Tensor]:
 
 
 def test_gradients_are_the_same_bits_also_with_two_graphs_at_once() -> None:
-    layers, on_host = stack(), HostActivations(CPU)
+    layers, on_host = stack(), HostActivations()
     rows = torch.randn(2, 5, 8)
     both = []
     for through in (partial(checkpoint, use_reentrant=False), on_host):
@@ -70,7 +70,7 @@ def test_the_next_layers_input_is_on_its_way_and_all_are_let_go(monkeypatch) -> 
     monkeypatch.setattr(_Parked, "__init__", made)
     monkeypatch.setattr(_Parked, "prefetch", fetched)
     monkeypatch.setattr(_Parked, "take", taken)
-    on_host = HostActivations(CPU)
+    on_host = HostActivations()
     passed(stack(), on_host, torch.randn(5, 8)).sum().backward()
     assert order == [
         ("take", 2), ("fetch", 2), ("fetch", 1),
@@ -82,7 +82,7 @@ def test_the_next_layers_input_is_on_its_way_and_all_are_let_go(monkeypatch) -> 
 
 
 def test_without_a_gradient_nothing_is_kept() -> None:
-    on_host = HostActivations(CPU)
+    on_host = HostActivations()
     with torch.no_grad():
         passed(stack(), on_host, torch.randn(5, 8))
     assert on_host._newest is None
