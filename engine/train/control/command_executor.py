@@ -493,8 +493,7 @@ class CommandExecutor:
             return f"stopped at step {self._event_log.step}, nothing saved"
         if reason := self._trainer.refuses.get(SaveCheckpoint):
             return f"stopped at step {self._event_log.step}, nothing saved: {reason}"
-        # After a rollback to before the first step, the newest checkpoint is one of the steps that
-        # were abandoned; a resume must not go on from it.
+        # After a rollback to step 0 a resume must not go on from an abandoned checkpoint.
         if self._event_log.step == 0 and self._event_log.timeline == 1:
             return "stopped before the first step, so there was nothing to save"
         return None
