@@ -58,7 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _measure(options: argparse.Namespace) -> None:
-    """Measure the tasks; where nobody sees the output, an error is recorded in the run.
+    """Measure the tasks; where nobody sees the output, any error is recorded in the run.
 
     Raises:
         FttuiError: a task, the checkpoint, its model or the device is not usable.
@@ -66,9 +66,11 @@ def _measure(options: argparse.Namespace) -> None:
     journal = ResultJournal(RunDirectory(options.run.absolute()), print_line)
     try:
         Measurement(options, journal).work()
-    except FttuiError as error:
+    except Exception as error:
         if options.record_errors:
-            journal.record_failure(options.checkpoint, options.tasks, str(error))
+            known = isinstance(error, FttuiError)
+            said = str(error) if known else f"{type(error).__name__}: {error} (see the log)"
+            journal.record_failure(options.checkpoint, options.tasks, said)
         raise
 
 

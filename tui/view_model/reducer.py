@@ -218,7 +218,7 @@ def _benchmark_finished(view: RunView, record: Record, event: BenchmarkFinished)
         view,
         branches=tuple(branches),
         benchmarks=(*view.benchmarks, result)[-LIST_LIMIT:],
-        marks=(*view.marks, mark)[-LIST_LIMIT:],
+        marks=view.marks if result.error else (*view.marks, mark)[-LIST_LIMIT:],
         log=(*view.log[1 - LOG_LIMIT :], line),
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from fttui.engine.bench import __main__ as process
 from fttui.engine.bench import recording
 from fttui.engine.bench.recording import ResultJournal
 from fttui.engine.errors import FttuiError
@@ -95,3 +97,31 @@ def test_a_run_of_another_machine_is_refused_before_anything_is_measured(
     monkeypatch.setattr(recording, "read_engine_status", lambda _: status)
     with pytest.raises(FttuiError, match=r"trains on gpu-box.*run fttui bench there"):
         ResultJournal(ended, print)
+
+
+def test_an_error_is_recorded_at_the_step_of_its_checkpoint(ended: RunDirectory) -> None:
+    journal = ResultJournal(ended, print)
+    journal.record_failure("step-4", "words,other", "no such task")
+    (failed,) = journal.results
+    assert (failed.step, failed.timeline, failed.error) == (4, 1, "no such task")
+    assert journal.others(result()) == [], "nothing was measured under other conditions"
+    assert CheckpointStore(ended).find("step-000004").metrics == {"loss": 0.5}
+
+
+@pytest.mark.parametrize("error", [FttuiError("no room"), ValueError("odd")])
+def test_where_nobody_sees_the_output_every_error_is_recorded(
+    ended: RunDirectory, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(process, "Measurement", fail)
+    words = [str(ended.path), "step-4", "--tasks", "words"]
+    with suppress(ValueError):
+        assert process.main(words) == 1
+    assert ResultJournal(ended, print).results == []
+    with suppress(ValueError):
+        assert process.main([*words, "--record-errors"]) == 1
+    (failed,) = ResultJournal(ended, print).results
+    wanted = "no room" if isinstance(error, FttuiError) else "ValueError: odd (see the log)"
+    assert failed.error == wanted

@@ -337,3 +337,15 @@ def test_benchmarks_join_the_curves_at_their_checkpoints_in_any_order() -> None:
     assert first[name].xs.tolist() == [400]
     assert view.live_value(name, 1200) == 0.4
     assert [mark.step for mark in view.marks[-4:]] == [1240, 1220, 1240, 400]
+
+
+def test_a_benchmark_that_failed_is_a_warning_and_no_point() -> None:
+    script = eventful()
+    marks = _fold(script).marks
+    failed = result(step=1240, timeline=2, scores={}, error="no task 'words'")
+    script.add(BenchmarkFinished(result=failed))
+    view = _fold(script)
+    assert (view.log[-1].level, view.log[-1].text) == ("warning", failed.text)
+    assert "benchmark words at step-001240 failed: no task 'words'" in failed.text
+    assert view.marks == marks
+    assert not [name for name in view.branch.curves if name.startswith("bench")]
