@@ -216,7 +216,10 @@ class AnomalyMonitor:
         way_back: FindWayBack,
     ) -> list[RecoveryCall]:
         calls = []
-        if self.state.incidents.ends(alerts, self._detector.back_before()):
+        incidents = self.state.incidents
+        # A raised rate stays a cause, however the loss is in between.
+        settled = not self._reporter.rate_was_raised(incidents.step)
+        if settled and incidents.ends(alerts, self._detector.back_before()):
             self._reporter.calm()
         for alert in alerts:
             own = None if alert.kind in LOCAL else rows

@@ -244,6 +244,10 @@ class AnomalyReporter:
     def _previous_loss(self) -> float | None:
         return self._steps[0].loss if len(self._steps) > 1 else None
 
+    def rate_was_raised(self, step: int) -> bool:
+        """Whether the learning rate was raised shortly before a step, and not lowered since."""
+        return bool(self._raised_lately(step))
+
     def _raised_lately(self, step: int) -> str:
         at, text = self._lr_raised
         return f"{text} at step {at}" if 0 <= step - at < RAISED_STEPS else ""

@@ -17,6 +17,7 @@ from fttui.engine.protocol.events import (
     GradientsMeasured,
     StepFinished,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.train.monitoring.anomaly_monitor import (
     AnomalyMonitor,
@@ -163,6 +164,25 @@ def test_an_incident_whose_values_were_back_is_over_without_its_verdicts(scene: 
     scene.step(alert("spike", 125))
     assert report_of(scene.run, "spike-125").evidence.tried == []
     assert [e.incident for e in scene.log.of(AnomalyRaised)][1:] == ["vram_leak-120", "spike-125"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "at", "incident"),
+    [(50.0, 95, "spike-100"), (0.5, 95, "spike-125"), (50.0, 70, "spike-125")],
+)
+def test_an_incident_under_a_learning_rate_just_raised_goes_on(
+    scene: Scene, scale: float, at: int, incident: str
+) -> None:
+    scene.log.at = at
+    new, old = RunSettings(lr_scale=scale), RunSettings()
+    scene.log.log.record(
+        CommandApplied(id="c", command=f"lr scale {scale}", settings=new, previous=old)
+    )
+    scene.log.at = 99
+    scene.step(alert("spike", 100))
+    scene.detector.back = {"spike-100"}
+    scene.step(alert("spike", 125))
+    assert scene.log.of(AnomalyRaised)[-1].incident == incident
 
 
 def test_a_verdict_on_no_alarm_does_not_end_an_incident(scene: Scene) -> None:
