@@ -147,7 +147,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     Action(
         "run.chat", "i", "chat", "ask the base and the current weights, side by side",
-        RUN, ("chat",), "inline",
+        RUN, ("chat", "keep"), "inline",
     ),
     Action(
         "run.stop", "x", "stop", "finish the step, write a checkpoint, end the run",

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ..protocol.commands import (
+    KeepPrompt,
     Pause,
     Quarantine,
     ResetLr,
@@ -29,6 +30,8 @@ from ..protocol.commands import (
     SetWeightDecay,
 )
 from ..protocol.settings import (
+    LONGEST_KEPT,
+    MOST_KEPT,
     MOST_QUARANTINED,
     Leash,
     RestOfSchedule,
@@ -97,12 +100,14 @@ def apply_setting(
 
 def _change_course(
     settings: RunSettings,
-    command: SetWeightDecay | SetDropout | SetSchedule | Pause | Resume | RunSteps,
+    command: (SetWeightDecay | SetDropout | SetSchedule | KeepPrompt | Pause | Resume | RunSteps),
     context: SettingsContext,
 ) -> SettingsChange:
     match command:
         case SetWeightDecay() | SetDropout() | SetSchedule():
             return _change_recipe(settings, command, context)
+        case KeepPrompt():
+            return _change_samples(settings, command)
         case Pause() | Resume() | RunSteps():
             return _change_pause(settings, command, context)
 
@@ -252,6 +257,26 @@ def _change_recipe(
             return SettingsChange(new, configured_or(settings.dropout), configured_or(rate))
         case SetSchedule():
             return _change_schedule(settings, command, context)
+
+
+def _change_samples(settings: RunSettings, command: KeepPrompt) -> SettingsChange:
+    before, prompt = settings.samples, command.prompt
+    if command.drop:
+        if not before or (prompt and prompt not in before):
+            kept = "; ".join(before) or "none"
+            raise Inapplicable(f"no such prompt is kept; the kept ones are: {kept}")
+        after = tuple(one for one in before if prompt and one != prompt)
+    else:
+        if prompt in before:
+            raise Inapplicable("the prompt is kept already")
+        if len(before) >= MOST_KEPT or len(prompt) > LONGEST_KEPT:
+            raise Inapplicable(
+                f"at most {MOST_KEPT} prompts of {LONGEST_KEPT:,} characters are kept; drop one, "
+                "or name it in eval.samples"
+            )
+        after = (*before, prompt)
+    new = msgspec.structs.replace(settings, samples=after)
+    return SettingsChange(new, f"{len(before)} kept", f"{len(after)} kept")
 
 
 def _change_schedule(

@@ -6,7 +6,14 @@ from collections.abc import Collection
 
 from ..errors import CheckpointError
 from ..protocol.command_args import existing
-from ..protocol.commands import AnyCommand, AverageCheckpoints, FindCulprits, Recover, Rollback
+from ..protocol.commands import (
+    AnyCommand,
+    AverageCheckpoints,
+    Chat,
+    FindCulprits,
+    Recover,
+    Rollback,
+)
 from ..run.checkpoint_store import CheckpointStore
 
 
@@ -28,6 +35,8 @@ def why_unknown(
                 store.find(wanted)
             except CheckpointError as error:
                 return str(error)
+        case Chat(checkpoint=str(wanted)) if wanted:
+            return why_unknown(Rollback(checkpoint=wanted), store, anomalies)
         case AverageCheckpoints(checkpoints=names):
             try:
                 for name in names:

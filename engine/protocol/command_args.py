@@ -14,6 +14,7 @@ from .command_kinds import (
     AnyCommand,
     AverageCheckpoints,
     FindCulprits,
+    KeepPrompt,
     ProfileSteps,
     Quarantine,
     Recover,
@@ -40,8 +41,15 @@ MOST_PROFILED = 20
 """Largest number of steps that one command profiles."""
 
 
-def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> float:
-    """Parse a number above `low` (or equal to it, when not `strict`) and up to 1,000,000.
+def number(
+    text: str,
+    what: str,
+    *,
+    low: float = 0.0,
+    strict: bool = True,
+    high: float = _LARGEST_NUMBER,
+) -> float:
+    """Parse a number above `low` (or equal to it, when not `strict`) and up to `high`.
 
     Raises:
         CommandError: with `what` and the bound that is missed.
@@ -50,8 +58,8 @@ def number(text: str, what: str, *, low: float = 0.0, strict: bool = True) -> fl
         value = float(text)
     except ValueError:
         raise CommandError(f"{what} must be a number, got {text!r}") from None
-    if value > _LARGEST_NUMBER:
-        raise CommandError(f"{what} must be ≤ {_LARGEST_NUMBER:g}, got {text}")
+    if value > high:
+        raise CommandError(f"{what} must be ≤ {high:g}, got {text}")
     if not math.isfinite(value) or value < low or (strict and value == low):
         raise CommandError(f"{what} must be {'>' if strict else '≥'} {low:g}, got {text}")
     return value
@@ -274,9 +282,43 @@ def parse_schedule(args: list[str]) -> SetSchedule:
     )
 
 
-def recipe_words(command: SetMix | SetSchedule | SetWeightDecay | SetDropout) -> list[str]:
+DROP = "drop"
+"""The word after `keep` with which a prompt is no longer kept."""
+
+
+def parse_keep(args: list[str]) -> KeepPrompt:
+    """Parse a prompt, or `drop` with a prompt or without; `--` ends the words of the command."""
+    if args[:1] == [DROP]:
+        return KeepPrompt(prompt=" ".join(args[1:]), drop=True)
+    return KeepPrompt(prompt=text_of(args[1:] if args[:1] == ["--"] else args, "a PROMPT"))
+
+
+def keep_words(command: KeepPrompt) -> list[str]:
+    """Return the words after `keep`; `parse_keep` reads them back."""
+    if command.drop:
+        return [DROP, *([command.prompt] if command.prompt else [])]
+    unclear = command.prompt.split()[:1] in ([DROP], ["--"])
+    return [*["--"] * unclear, command.prompt]
+
+
+WordedSetting = (
+    SetMix | SetSchedule | SetWeightDecay | SetDropout | KeepPrompt | Quarantine | SetPolicy
+)
+"""Settings whose words are not only the values of their fields."""
+
+
+def setting_words(command: WordedSetting) -> list[str]:
     """Return the words after the verb of a command; the parsers read them back."""
     match command:
+        case SetPolicy(nonfinite=what, autopilot=mode):
+            parts = {"nonfinite": what, "autopilot": mode}
+            chosen = [(name, value) for name, value in parts.items() if value is not None]
+            return [word for pair in chosen for word in pair]
+        case Quarantine(ids=ids, lift=lift):
+            odd = not lift and ids[:1] in ((LIFT,), ("--",))
+            return [*[LIFT] * lift, *["--"] * odd, *ids]
+        case KeepPrompt():
+            return keep_words(command)
         case SetMix(weights=weights):
             return mix_words(weights)
         case SetSchedule():

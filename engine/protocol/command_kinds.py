@@ -157,6 +157,8 @@ class Chat(Command, frozen=True, kw_only=True, tag="Chat"):
     """Name under which viewers put prompts and answers together; empty for a prompt on its own."""
     turns: tuple[ChatTurn, ...] = ()
     """The earlier turns; each answerer reads its own answers in them."""
+    checkpoint: str = ""
+    """Name or step of the checkpoint whose weights answer in place of the current ones."""
 
 
 class SkipBatches(Command, frozen=True, kw_only=True, tag="SkipBatches"):
@@ -223,6 +225,15 @@ class SetSchedule(Command, frozen=True, kw_only=True, tag="SetSchedule"):
     """The rate at the start, before the factor on the schedule; None for the present one."""
 
 
+class KeepPrompt(Command, frozen=True, kw_only=True, tag="KeepPrompt"):
+    """Continue a prompt at each evaluation from now on, or no longer."""
+
+    prompt: str = ""
+    """The prompt; empty, with `drop`, for all that were kept."""
+    drop: bool = False
+    """Whether it is no longer continued."""
+
+
 class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
     """Finish the step, write a checkpoint unless `save` is false, and end the run."""
 
@@ -232,6 +243,7 @@ class Stop(Command, frozen=True, kw_only=True, tag="Stop"):
 SettingCommand = (
     ScaleLr | SetLr | ResetLr | SetClip | Pause | Resume | RunSteps | SetPolicy | Quarantine
     | SetMix | SetWeightDecay | SetDropout | SetSchedule
+    | KeepPrompt
 )  # fmt: skip
 """Commands of the kind `setting`."""
 

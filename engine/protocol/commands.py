@@ -13,8 +13,8 @@ from typing import Literal
 
 from .chat.words import chat_words, parse_chat
 from .command_args import (
-    LIFT,
     CommandError,
+    WordedSetting,
     bare,
     count,
     flagged,
@@ -25,6 +25,7 @@ from .command_args import (
     parse_clip,
     parse_culprit,
     parse_dropout,
+    parse_keep,
     parse_mix,
     parse_policy,
     parse_profile,
@@ -33,7 +34,7 @@ from .command_args import (
     parse_rollback,
     parse_schedule,
     parse_weight_decay,
-    recipe_words,
+    setting_words,
     text_of,
 )
 from .command_kinds import (
@@ -47,6 +48,7 @@ from .command_kinds import (
     Evaluate,
     FindCulprits,
     GenerateSample,
+    KeepPrompt,
     MeasureGradients,
     OneShotCommand,
     Pause,
@@ -89,12 +91,12 @@ from .states import RunState
 __all__ = [
     "COMMANDS", "START_AGAIN", "AddNote", "AnyCommand", "AverageCheckpoints", "Chat", "Command",
     "CommandError", "CommandSpec", "Confirm", "Decline", "Evaluate", "FindCulprits",
-    "GenerateSample", "MeasureGradients", "OneShotCommand", "Pause", "ProfileSteps", "Propose",
-    "Quarantine", "Recover", "ResetLr", "Resume", "Rollback", "RunSteps", "SaveCheckpoint",
-    "ScaleLr", "SetClip", "SetDropout", "SetLr", "SetMix", "SetPolicy", "SetSchedule",
-    "SetWeightDecay", "SettingCommand", "SkipBatches", "Stop",
-    "TrainingAction", "TrainingCommand", "command_words", "describe_command", "parse_command",
-    "proposal_name", "recorded_command", "slip", "spec_of", "why_illegal",
+    "GenerateSample", "KeepPrompt", "MeasureGradients", "OneShotCommand", "Pause", "ProfileSteps",
+    "Propose", "Quarantine", "Recover", "ResetLr", "Resume", "Rollback", "RunSteps",
+    "SaveCheckpoint", "ScaleLr", "SetClip", "SetDropout", "SetLr", "SetMix", "SetPolicy",
+    "SetSchedule", "SetWeightDecay", "SettingCommand", "SkipBatches", "Stop", "TrainingAction",
+    "TrainingCommand", "command_words", "describe_command", "parse_command", "proposal_name",
+    "recorded_command", "slip", "spec_of", "why_illegal",
 ]  # fmt: skip
 
 START_AGAIN = "resume it, or start it again"
@@ -275,9 +277,14 @@ COMMANDS: tuple[CommandSpec, ...] = (
         legal=_LIVE, kind="one_shot", effect="here",
     ),
     CommandSpec(
-        verb="chat", usage="chat [system=TEXT] [temperature=T] [tokens=N] PROMPT",
-        help="answer a prompt with the base (adapter off) and with the current weights",
+        verb="chat", usage="chat [system=TEXT] [temperature=T] [tokens=N] [at=CHECKPOINT] PROMPT",
+        help="answer a prompt with the base (adapter off) and the current weights, or a checkpoint",
         command=Chat, parse=parse_chat, legal=_LIVE, kind="one_shot", effect="here",
+    ),
+    CommandSpec(
+        verb="keep", usage="keep PROMPT | drop [PROMPT]", title="keep a prompt",
+        help="generate from a prompt at each evaluation; drop ends that for a prompt, or for all",
+        command=KeepPrompt, parse=parse_keep, legal=_LIVE_OR_HALTED, kind="setting", effect="next",
     ),
     CommandSpec(
         verb="skip", usage="skip N", title="skip data",
@@ -454,11 +461,6 @@ def _arguments(command: AnyCommand) -> list[str]:
                 *([name] if name else []),
                 *(f"{key}={_word(value)}" for key, value in options.items() if value is not None),
             ]
-        case SetPolicy(nonfinite=what, autopilot=mode):
-            parts = {"nonfinite": what, "autopilot": mode}
-            return [
-                word for name, value in parts.items() if value is not None for word in (name, value)
-            ]
         case Pause() | Stop():
             return [_FLAGS[command]] if command in _FLAGS else []
         case _:
@@ -468,11 +470,8 @@ def _arguments(command: AnyCommand) -> list[str]:
 def _plain_arguments(command: AnyCommand) -> list[str]:
     if isinstance(command, Propose):
         return command_words(command.command)
-    if isinstance(command, Quarantine):
-        odd = not command.lift and command.ids[:1] in ((LIFT,), ("--",))
-        return [*[LIFT] * command.lift, *["--"] * odd, *command.ids]
-    if isinstance(command, SetMix | SetSchedule | SetWeightDecay | SetDropout):
-        return recipe_words(command)
+    if isinstance(command, WordedSetting):
+        return setting_words(command)
     if isinstance(command, AverageCheckpoints):
         return list(command.checkpoints) or [str(command.last)]
     if isinstance(command, Chat):

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+MOST_KEPT, LONGEST_KEPT = 16, 2000
+"""Largest number of prompts that are kept for evaluations, and their most characters."""
 MOST_QUARANTINED = 1000
 """Largest number of samples in quarantine; every journaled change of the settings lists them."""
 
@@ -79,6 +81,8 @@ class RunSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Weight decay of the optimizer; None for that of the configuration."""
     dropout: float | None = None
     """Rate of the dropout before the adapter; None for that of the configuration."""
+    samples: tuple[str, ...] = ()
+    """Prompts that are continued at each evaluation beside those of `eval.samples`."""
     schedule: RestOfSchedule | None = None
     """The rest of the learning rate schedule; None for the configured schedule."""
 

@@ -17,6 +17,7 @@
 | `schedule._last_lr` | `set_last_lr` | a restored schedule has to report its rate at once |
 | `trainer.neftune_noise_alpha` | `without_own_noise` | graphs add the noise themselves |
 | `module.forward` | `replace_forward` | fused kernels take the place of some layers |
+| `model._has_unfinished_sequences` | `stoppable` | ranks that generate together stop together |
 | `layer.training` | `keep_training` | a fused layer computes alike with and without dropout |
 | `torch.cuda.is_current_stream_capturing` | `claim_capture` | rehearses a capture |
 | `dynamo.recompile_limit` | `allow_shapes` | every length of a batch is a shape of its own |
@@ -200,6 +201,23 @@ def head_shown_plain(model: Any) -> Iterator[None]:
         yield
     finally:
         del model.get_output_embeddings
+
+
+@contextmanager
+def stoppable(model: Any, stops: Callable[[], bool]) -> Iterator[None]:
+    """Let a model that all ranks run together end a generation in the block on all of them.
+
+    Args:
+        model: the model below adapters and wrappers, which has `generate`.
+        stops: called before each token on every rank, also on one whose own text has ended; all
+            ranks get the same answer.
+    """
+    unfinished = model._has_unfinished_sequences
+    model._has_unfinished_sequences = lambda *a, **k: unfinished(*a, **k) and not stops()
+    try:
+        yield
+    finally:
+        del model._has_unfinished_sequences
 
 
 def set_last_lr(schedule: Any, lrs: list[float]) -> None:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ..protocol.commands import COMMANDS, Command, SetDropout, SetSchedule, SetWeightDecay
+from ..protocol.commands import (
+    COMMANDS,
+    Command,
+    KeepPrompt,
+    SetDropout,
+    SetSchedule,
+    SetWeightDecay,
+)
 
 DATA_OF_SCRIPT = "the script chooses its samples, so fttui cannot leave one out; drop it there"
 """Why no sample of a watched script can be kept out or replaced."""
@@ -18,6 +25,7 @@ RECIPE_OF_SCRIPT = "the script sets it by itself; change it there"
 OF_RECIPE: dict[type[Command], str] = dict.fromkeys(
     (SetWeightDecay, SetDropout, SetSchedule), RECIPE_OF_SCRIPT
 )
+OF_RECIPE[KeepPrompt] = "the script evaluates by itself, and fttui samples at no evaluation of it"
 """The commands that change the recipe of a script, with the reason why they cannot."""
 
 

@@ -31,6 +31,7 @@ from fttui.engine.protocol.commands import (
     Evaluate,
     FindCulprits,
     GenerateSample,
+    KeepPrompt,
     MeasureGradients,
     OneShotCommand,
     Pause,
@@ -86,6 +87,11 @@ EXAMPLES: list[AnyCommand] = [
     GenerateSample(prompt="Once upon a time"),
     Chat(prompt="what is it?"),
     Chat(prompt="-- tokens=3", system="be brief", temperature=0.5, tokens=9, seed=2),
+    Chat(prompt="and then?", checkpoint="step-000120"),
+    KeepPrompt(prompt="what is it?"),
+    KeepPrompt(prompt="drop the ball"),
+    KeepPrompt(prompt="kept", drop=True),
+    KeepPrompt(drop=True),
     SkipBatches(steps=3),
     AddNote(text="new data from here on"),
     SetPolicy(nonfinite="rollback"),
@@ -173,7 +179,8 @@ def test_an_illegal_command_says_why(command: AnyCommand, state: RunState) -> No
 
 BEFORE = RunSettings(
     lr_scale=0.7, clip=0.9, clip_percentile=95, paused=True, release=True, pause_at_step=3,
-    nonfinite="rollback", autopilot="off", quarantine=("kept",), mix={"a b": 3, "it's=": 1},
+    nonfinite="rollback", autopilot="off", quarantine=("kept",), samples=("kept",),
+    mix={"a b": 3, "it's=": 1},
     weight_decay=0.2, dropout=0.2, schedule=RestOfSchedule(shape="linear", start=3, lr=1e-3),
 )  # fmt: skip
 VALUES = {"lr_scale", "clip", "clip_percentile", "nonfinite", "autopilot", "quarantine", "mix"}

@@ -10,6 +10,7 @@ import safetensors.torch
 import torch
 
 from fttui.engine.export.__main__ import main as export_main
+from fttui.engine.protocol.chat.events import ChatAnswered
 from fttui.engine.protocol.events import (
     CommandApplied,
     CommandFailed,
@@ -228,6 +229,19 @@ def stop_and_go_on(place: RankPlace, runs: dict[str, RunDirectory]) -> None:
         resume = "last" if strategy == "fsdp" else None
         commands = {3: ["stop"]} if strategy == "ddp" else {}
         play(runs["fsdp"], Script(commands), resume, place=place)
+
+
+@pytest.mark.long
+def test_a_stop_ends_a_chat_of_ranks_that_generate_together(tmp_path: Path) -> None:
+    runs = {"fsdp": both(tmp_path, train__steps=4)["fsdp"]}
+    commands = {1: ["chat tokens=200 hello", "chat at=1 hello", "stop"]}
+    assert in_ranks(2, play_all, runs, commands) == [0, 0]
+    stopped = played(runs["fsdp"])
+    (answer,) = stopped.events(ChatAnswered)
+    assert answer.ending == "stopped"
+    assert 0 < answer.tokens < 20
+    (failed,) = stopped.events(CommandFailed)
+    assert "a rank has a part of each weight" in failed.reason
 
 
 @pytest.mark.long

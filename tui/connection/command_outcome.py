@@ -17,6 +17,7 @@ from fttui.engine.protocol.events import (
     StateChanged,
 )
 
+from ..view_model.chat.exchange import BASE
 from ..view_model.command_effect import holds
 from ..view_model.connection_port import (
     BeatArrived,
@@ -93,6 +94,8 @@ class _CommandWait:
         self._detail = ""
         self._dead_beats = 0
         self._answers: dict[str, str] = {}
+        self._of = ""
+        """Which checkpoint answers, as it follows the name of an answerer; empty for none."""
         """The answers to the newest prompt of a chat."""
         self._held = False
         """Training is paused or halted already, so no further event says that it holds."""
@@ -142,10 +145,11 @@ class _CommandWait:
 
     def _on_record(self, record: Record) -> None:
         match record.event:
-            case ChatAsked():
-                self._answers = {}
+            case ChatAsked(checkpoint=name):
+                self._answers, self._of = {}, f" of {name}" if name else ""
             case ChatAnswered(answerer=answerer, text=text):
-                self._answers[answerer] = text
+                of = "" if answerer == BASE else self._of
+                self._answers[f"{answerer}{of}"] = text
             case CommandApplied(id=id_) as event if id_ == self._id:
                 self._on_applied(event, record)
             case StateChanged(state=state) if state.held and self._applying:

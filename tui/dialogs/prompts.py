@@ -11,6 +11,7 @@ from fttui.engine.protocol.command_kinds import LARGEST_RATE
 from fttui.engine.protocol.commands import (
     AnyCommand,
     AverageCheckpoints,
+    Chat,
     FindCulprits,
     Quarantine,
     Recover,
@@ -265,6 +266,8 @@ def _unknown(command: AnyCommand, state: AppState) -> str:
         case AverageCheckpoints(checkpoints=several) if several:
             found = (_unknown(Rollback(checkpoint=one), state) for one in several)
             return next((error for error in found if error), "")
+        case Chat(checkpoint=str(wanted)) if wanted:
+            return _unknown(Rollback(checkpoint=wanted), state)
         case Recover(anomaly=str(wanted)) | FindCulprits(anomaly=str(wanted)) if wanted:
             names, what, many, steps = anomaly_ids(state), "anomaly", "anomalies", set[str]()
         case _:

@@ -57,16 +57,17 @@ def _answers(one: Exchange, width: int, answering: bool) -> Iterator[Content]:
     each = (width - len(_BETWEEN)) // 2
     if len(one.answers) != 2 or each < LEAST_COLUMN:
         for answer in one.answers:
-            yield from _answer(answer, one.step, width, answering)
+            yield from _answer(answer, one, width, answering)
         return
-    left, right = (_answer(answer, one.step, each, answering) for answer in one.answers)
+    left, right = (_answer(answer, one, each, answering) for answer in one.answers)
     for a, b in zip_longest(left, right, fillvalue=Content("")):
         room = " " * max(0, each - a.cell_length)
         yield assemble(a, room, (_BETWEEN, DIM), b)
 
 
-def _answer(answer: Answer, step: int, width: int, answering: bool) -> Iterator[Content]:
-    name = answer.answerer if answer.answerer == "base" else f"{answer.answerer} at step {step:,}"
+def _answer(answer: Answer, one: Exchange, width: int, answering: bool) -> Iterator[Content]:
+    where = f"of {one.asked.checkpoint}" if one.asked.checkpoint else f"at step {one.step:,}"
+    name = answer.answerer if answer.answerer == "base" else f"{answer.answerer} {where}"
     yield assemble((fmt.clip_to(name, width), BOLD))
     yield from (line for line in plain(answer.text).expand_tabs(4).wrap(width) if answer.text)
     yield from assemble(_state(answer, answering)).wrap(width)

@@ -252,7 +252,7 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
     stop = config.train.early_stop
     wanted = {"checkpoint.best": config.checkpoint.best}
     wanted["train.early_stop.metric"] = stop.metric if stop else None
-    known = [*metrics_of(config), *(FORGETTING if config.forgetting.texts else ())]
+    known = measured_metrics(config)
     for key, metric in wanted.items():
         if metric is None:
             continue
@@ -269,6 +269,11 @@ def _check_metrics(config: RunConfig) -> Iterator[Problem]:
                 f"got {metric}, which needs evaluations during training, but eval.every is 0; set "
                 "eval.every",
             )
+
+
+def measured_metrics(config: RunConfig) -> list[str]:
+    """Return all metrics of the evaluations of a run, those of forgetting included."""
+    return [*metrics_of(config), *(FORGETTING if config.forgetting.texts else ())]
 
 
 def metrics_of(config: RunConfig) -> list[str]:

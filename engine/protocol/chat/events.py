@@ -21,6 +21,8 @@ class ChatAsked(ChatEvent, frozen=True, kw_only=True, tag="ChatAsked"):
     """Temperature of the sampling; 0 for greedy decoding."""
     tokens: int = 0
     """Largest number of tokens of an answer."""
+    checkpoint: str = ""
+    """The checkpoint whose weights answer beside the base; empty for the current weights."""
     answerers: tuple[str, ...] = ()
     """Who answers, in this order: `base` and `adapter`, or `model` where no base is in memory."""
     notes: tuple[str, ...] = ()

@@ -42,10 +42,7 @@ def _option(word: str) -> str:
 
 
 def _temperature(text: str) -> float:
-    value = number(text, "the temperature", strict=False)
-    if value > MOST_TEMPERATURE:
-        raise CommandError(f"the temperature must be ≤ {MOST_TEMPERATURE:g}, got {text}")
-    return value
+    return number(text, "the temperature", strict=False, high=MOST_TEMPERATURE)
 
 
 def _tokens(text: str) -> int:
@@ -71,6 +68,7 @@ _OPTIONS: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "tokens": ("tokens", _tokens),
     "seed": ("seed", lambda text: count(text, "the seed")),
     "in": ("conversation", str),
+    "at": ("checkpoint", str),
     "turns": ("turns", _turns),
 }
 """Field of the command and parser of its value, by the name of the option."""
@@ -89,6 +87,7 @@ def chat_words(chat: Chat, *, whole: bool = True) -> list[str]:
         "tokens": f"{chat.tokens}" if chat.tokens != DEFAULT_TOKENS else "",
         "seed": f"{chat.seed}" if chat.seed else "",
         "in": chat.conversation if whole else "",
+        "at": chat.checkpoint,
         "turns": _json(chat.turns) if whole and chat.turns else "",
     }
     words = [f"{name}={value}" for name, value in options.items() if value]

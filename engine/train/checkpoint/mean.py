@@ -9,7 +9,7 @@ weights leads to wider optima (arXiv:1803.05407).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,7 +20,7 @@ from ...errors import CheckpointError
 from ...run.records.ancestors import names_leading_here
 from ...run.records.record_feed import read_whole
 from ...run.run_dir import RunDirectory
-from ..distributed.agreement import Agreement
+from ..distributed.agreement import Agreement, attempt
 from .checkpointer import Checkpointer
 
 if TYPE_CHECKING:
@@ -63,13 +63,26 @@ class CheckpointMean:
         Raises:
             CheckpointError: there are not so many, or one does not exist.
         """
+        return self._agreed(lambda: self._named(wanted) if wanted else self._leading(last))
+
+    def one(self, wanted: str) -> str:
+        """Return the name of one checkpoint, as rank 0 finds it; all ranks call this together.
+
+        Raises:
+            CheckpointError: it does not exist.
+        """
+        return self._agreed(lambda: [self.checkpointer.ledger.find(wanted).name])[0]
+
+    def _agreed(self, find: Callable[[], list[str]]) -> list[str]:
+        """Return what rank 0 finds on every rank; with any error of rank 0, fail on every rank.
+
+        Raises:
+            CheckpointError: rank 0 has failed.
+        """
         found: list[str] = []
         error = None
         if self.agreement.rank == 0:
-            try:
-                found = self._named(wanted) if wanted else self._leading(last)
-            except CheckpointError as problem:
-                error = str(problem)
+            error = attempt(lambda: found.extend(find()))
         if errors := self.agreement.errors(error):
             raise CheckpointError(errors[0])
         return msgspec.json.decode(self.agreement.share(msgspec.json.encode(found)), type=list[str])
@@ -100,7 +113,7 @@ class CheckpointMean:
         the run.
 
         Args:
-            names: the checkpoints, two or more.
+            names: the checkpoints; of a single one the mean is the checkpoint itself.
 
         Raises:
             CheckpointError: one of them is missing, damaged or does not fit; nothing was changed.

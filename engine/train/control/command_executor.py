@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import msgspec
@@ -49,7 +50,7 @@ from ..monitoring.monitor import TrainingMonitor
 from .command_scheduler import Impossible
 from .control_state import ControlState
 from .controlled_trainer import ControlledTrainer, EvalResult, EvaluationInterrupted
-from .step_replay import OnRequest
+from .step_replay import OnRequest, weights_of
 
 if TYPE_CHECKING:
     from ..checkpoint.training_state import Boundary
@@ -123,9 +124,9 @@ class CommandExecutor:
             self._control.demand(command, "configuration", reason, number)
 
     def scheduled(self) -> None:
-        """Run the evaluation and write the checkpoint that are due at this step.
+        """Run the evaluation and write the checkpoint that are due, also one of a new best metric.
 
-        A checkpoint is also due at a new best metric; one that cannot be written is only logged.
+        One that cannot be written is only logged.
         Early stopping may then end the run. Nothing is done after an evaluation that a stop
         interrupts.
         """
@@ -371,7 +372,7 @@ class CommandExecutor:
         self._evaluated_at, self._owed_at = step, -1
         self._event_log.record(EvalFinished(metrics=result.metrics, seconds=result.seconds))
         self._monitor.evaluated(result.metrics)
-        for prompt in self._config.eval.samples:
+        for prompt in dict.fromkeys((*self._config.eval.samples, *self._control.settings.samples)):
             if self._ends_evaluation():
                 break
             try:
@@ -436,10 +437,9 @@ class CommandExecutor:
         if isinstance(command, GenerateSample):
             return self._sample(command.prompt)
         record, interrupted = self._event_log.record, self._ends_evaluation
-        told: str = self._in_state(
-            RunState.EVALUATING, lambda: self._trainer.chat(command, record, interrupted)
-        )
-        return told
+        with weights_of(command, self._trainer, self._mean, self.mark):
+            ask = partial(self._trainer.chat, command, record, interrupted)
+            return str(self._in_state(RunState.EVALUATING, ask))
 
     def _in_state(self, state: RunState, action: Callable[[], Any]) -> Any:
         before = self._event_log.state

@@ -7,10 +7,15 @@ as all others, so that they are exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+from ...errors import CheckpointError
+from ...protocol.commands import AverageCheckpoints, Chat
 from ..checkpoint.mean import CheckpointMean
 from .command_scheduler import Impossible
+from .controlled_trainer import ControlledTrainer
 from .profiling import Profiler
 
 
@@ -83,3 +88,31 @@ class OnRequest(NamedTuple):
     replay: StepReplay
     mean: CheckpointMean | None
     """None for a trainer whose state cannot be held in memory."""
+
+
+@contextmanager
+def weights_of(
+    chat: Chat, trainer: ControlledTrainer, mean: CheckpointMean | None, back: Callable[[], None]
+) -> Iterator[None]:
+    """Put the weights that answer a chat in place for the block; all ranks enter it together.
+
+    With those of a checkpoint the live state is held on the host meanwhile, and put back to the
+    last bit; then `back` is called.
+
+    Raises:
+        Impossible: the checkpoint does not exist or cannot be used; nothing was changed.
+    """
+    if not chat.checkpoint:
+        yield
+        return
+    reason = trainer.refuses.get(AverageCheckpoints)
+    if mean is None or reason:
+        cause = reason or "the state of this trainer cannot be held meanwhile"
+        raise Impossible(f"no checkpoint of this run can answer a chat: {cause}")
+    try:
+        with mean.in_place([mean.one(chat.checkpoint)]):
+            yield
+    except CheckpointError as error:
+        raise Impossible(str(error)) from None
+    finally:
+        back()

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from transformers.masking_utils import sdpa_mask
 
 from ...losses.cross_entropy import IGNORED, static_cross_entropy, static_log_probs
+from ...model.adapter.switch import adapter_off
 from ...model.hidden import backbone_of, base_model_of, lm_head_of
 from ...model.host_embedding import HostEmbedding, on_host
 from ..forward import Want, Way
@@ -197,7 +198,7 @@ class StaticForward:
         for layer in self._fused:
             keep_training(layer.module)
         try:
-            with self.model.disable_adapter() if way == "reference" else nullcontext():
+            with adapter_off(self.model) if way == "reference" else nullcontext():
                 yield
         finally:
             self.model.train(was_training)

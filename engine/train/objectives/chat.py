@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,13 +14,18 @@ from transformers import StoppingCriteria
 
 from ...config.model_limits import ModelLimits
 from ...config.schema import RunConfig
+from ...model.adapter.switch import adapter_off
+from ...model.hidden import base_model_of
 from ...protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued
 from ...protocol.commands import Chat
 from ...protocol.events import AnyEvent
 from ..control.command_scheduler import Impossible
 from ..distributed.agreement import Agreement, attempt
+from ..patches import stoppable
 
 BASE, ADAPTER, MODEL = "base", "adapter", "model"
+TOGETHER_TOKENS = 4
+"""Tokens between two looks for a stop where all ranks generate together."""
 EVERY_S = 0.5
 """Seconds between two events of a growing answer, and between two looks for a stop."""
 
@@ -106,21 +111,6 @@ def chat_notes(config: RunConfig) -> list[str]:
     if config.train.ema:
         notes.append("the trained weights are their moving average (train.ema)")
     return notes
-
-
-@contextmanager
-def adapter_off(model: Any) -> Iterator[None]:
-    """Switch the adapter of a model off in the block; what is trained stays the same after it.
-
-    PEFT switches the gradients of all weights of an adapter on when it switches it on.
-    """
-    trained = [(weight, weight.requires_grad) for weight in model.parameters()]
-    try:
-        with model.disable_adapter():
-            yield
-    finally:
-        for weight, was in trained:
-            weight.requires_grad_(was)
 
 
 class GrowingAnswer(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
@@ -279,7 +269,7 @@ class ChatResponder:
     ) -> tuple[str, bool]:
         """Generate on rank 0, or on all; return the error and whether it was interrupted."""
         if self._answering.sharded:
-            return "; ".join(self._agreement.errors(attempt(action))), False
+            return self._together(action, interrupted)
         error, stopped = None, False
         if self._agreement.rank == 0:
             error = attempt(action)
@@ -289,6 +279,22 @@ class ChatResponder:
             while self._agreement.rows([0.0])[0][0]:
                 stopped = interrupted()
         return self._agreement.share((error or "").encode()).decode(), stopped
+
+    def _together(
+        self, action: Callable[[], None], interrupted: Callable[[], bool]
+    ) -> tuple[str, bool]:
+        """Generate on all ranks, which ask together every few tokens whether they go on."""
+        calls, stopped = 0, False
+
+        def stops() -> bool:
+            nonlocal calls, stopped
+            calls += 1
+            stopped = stopped or (calls % TOGETHER_TOKENS == 0 and interrupted())
+            return stopped
+
+        with stoppable(base_model_of(self._answering.model), stops):
+            error = attempt(action)
+        return "; ".join(self._agreement.errors(error)), stopped
 
     def _go_on(self, interrupted: Callable[[], bool]) -> bool:
         """Tell the waiting ranks that the answer goes on, and ask with them whether it may."""
@@ -325,6 +331,7 @@ def _asked(chat: Chat, tokens: int, answerers: list[str], notes: list[str]) -> C
     return ChatAsked(
         conversation=chat.conversation,
         prompt=chat.prompt,
+        checkpoint=chat.checkpoint,
         system=chat.system,
         temperature=max(0.0, chat.temperature),
         tokens=tokens,

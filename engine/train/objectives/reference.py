@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from peft import PeftModel
 from torch import Tensor
 
 from ...config.schema import RunConfig
+from ...model.adapter.switch import adapter_off
 from ..checkpoint.training_state import trained_weights
 
 
@@ -53,11 +54,9 @@ class BaseReference:
     def __init__(self, model: PeftModel) -> None:
         self._model = model
 
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        """Switch the adapter off in the block."""
-        with self._model.disable_adapter():
-            yield
+    def __call__(self) -> AbstractContextManager[None]:
+        """Return a context in which the adapter is off."""
+        return adapter_off(self._model)
 
 
 def reference_of(config: RunConfig, model: PeftModel) -> StartReference | BaseReference | None:

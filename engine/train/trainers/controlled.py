@@ -12,6 +12,7 @@ from ...protocol.commands import (
     Chat,
     Command,
     GenerateSample,
+    KeepPrompt,
     MeasureGradients,
     SetDropout,
 )
@@ -72,7 +73,9 @@ class EngineTrainer:
         refused: dict[type[Command], str] = {}
         if not self._trainer.generates:
             nothing = "a reward model scores texts and generates none"
-            refused |= {GenerateSample: nothing, Chat: nothing}
+            refused |= {GenerateSample: nothing, Chat: nothing, KeepPrompt: nothing}
+        elif not self.can_evaluate:
+            refused[KeepPrompt] = "it has no evaluations; set data.eval or data.eval_fraction"
         if self._trainer.sharded is not None:
             refused[MeasureGradients] = (
                 "with train.strategy: fsdp a rank has a part of each gradient"

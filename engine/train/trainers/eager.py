@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from peft import PeftModel
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.preference import LogProbs
 from ...losses.weights import TOKENS, token_weights
+from ...model.adapter.switch import adapter_off
 from ...model.hidden import HiddenStates
 from ..forward import TrainingStep, Want, Way
 from ..objectives.preference import without_gradients
@@ -32,7 +33,7 @@ class EagerForward:
 
     def reference(self) -> AbstractContextManager[None]:
         """Return a context for passes without the adapter."""
-        return _without_adapter(self._model)
+        return adapter_off(self._model)
 
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
         """Return the trainer's own training step."""
@@ -53,12 +54,6 @@ class EagerForward:
 
     def release(self) -> None:
         """Do nothing: no memory is kept between steps."""
-
-
-@contextmanager
-def _without_adapter(model: PeftModel) -> Iterator[None]:
-    with model.disable_adapter():
-        yield
 
 
 class EagerTextForward(EagerForward):

@@ -82,7 +82,7 @@ def make_plan(
     """
     evaluates = bool(config.data.eval or config.data.eval_fraction)
     by = options.by or (f"{EVAL}loss" if evaluates else LOSS)
-    _require_metric(by, evaluates)
+    _require_metric(by, config, evaluates=evaluates)
     steps = config.train.steps if options.steps is None else options.steps
     trials = _TRIALS if options.trials is None else options.trials
     require_seed(options.seed)
@@ -127,7 +127,7 @@ def require_seed(seed: int | None) -> None:
         raise ConfigError(f"--seed must be from 0 to {_LARGEST_SEED - 1}, got {seed}")
 
 
-def _require_metric(by: str, evaluates: bool) -> None:
+def _require_metric(by: str, config: RunConfig, *, evaluates: bool) -> None:
     if by != LOSS and not by.startswith(EVAL):
         raise ConfigError(f"--by must be loss or eval.NAME, such as eval.loss; got {by}")
     if by != LOSS and not evaluates:
@@ -135,6 +135,12 @@ def _require_metric(by: str, evaluates: bool) -> None:
             f"--by {by}: the configuration has no evaluation data; compare the training loss: "
             f"--by {LOSS}"
         )
+    from fttui.engine.config.checks.objective import measured_metrics
+
+    known = measured_metrics(config)
+    if by != LOSS and by.removeprefix(EVAL) not in known:
+        names = ", ".join(f"{EVAL}{name}" for name in known)
+        raise ConfigError(f"--by {by}: the evaluations of {config.name} have {names}; name one")
 
 
 def _every(configured: int, steps: int) -> int:

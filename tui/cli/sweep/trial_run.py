@@ -118,8 +118,8 @@ def follow(
         tell: called after each look at the journal, and with True after each new value of the
             metric; it returns why the trial has to end now, or an empty text.
     """
-    ending = ""
-    for feed in _readings(run):
+    ending, feed = "", RecordFeed(run)
+    for _ in _looks(run):
         while records := feed.read():
             for one in records:
                 if record.take(one) and not ending and record.ended is None:
@@ -131,14 +131,16 @@ def follow(
                 ending = ending or record.halted
         if record.ended is not None and not _alive(run):
             return Followed(record)
+    for one in feed.read_rest():
+        record.take(one)
     return Followed(record, lost=record.ended is None)
 
 
-def _readings(run: RunDirectory) -> Iterator[RecordFeed]:
-    """Yield the journal again and again, until shortly after the end of the engine."""
-    feed, gone_at = RecordFeed(run), None
+def _looks(run: RunDirectory) -> Iterator[None]:
+    """Yield now and then, until shortly after the end of the engine."""
+    gone_at = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
-        yield feed
+        yield
         if gone_at is None and not _alive(run):
             gone_at = time.monotonic()
         time.sleep(_POLL_S)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
-from fttui.engine.errors import FttuiError
+from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.protocol.codec import UNDECODABLE
 from fttui.engine.run.folder.open_folder import read_plain
 from fttui.engine.run.run_dir import RunDirectory
@@ -20,6 +22,8 @@ from ...view_model.race.race_state import RaceState
 
 _MOST_BYTES = 64 * 2**20
 _LOCK = "race.lock"
+_PATIENCE_S, _LOOKS = 0.5, 10
+"""Seconds and looks in which a lock may be free again, or the pid of its holder be written."""
 
 
 def race_file(run: RunDirectory) -> Path:
@@ -34,13 +38,15 @@ def read_race(run: RunDirectory) -> RaceState | None:
         FttuiError: the file is damaged.
     """
     try:
-        return msgspec.json.decode(read_plain(race_file(run), _MOST_BYTES), type=RaceState)
+        state = msgspec.json.decode(read_plain(race_file(run), _MOST_BYTES), type=RaceState)
+        state.require_sound()
     except FileNotFoundError:
         return None
-    except UNDECODABLE as error:
+    except (*UNDECODABLE, ConfigError) as error:
         raise FttuiError(
             f"{race_file(run)} is damaged ({error}); remove it to start another race"
         ) from None
+    return state
 
 
 def changed_at(run: RunDirectory) -> int | None:
@@ -70,12 +76,8 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
     with run.open() as folder:
         opened = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
     with os.fdopen(opened, "wb") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FttuiError(
-                f"another process is running a race of {run.id}; wait until it ends"
-            ) from None
+        if not _locked(lock, fcntl.LOCK_EX, _PATIENCE_S):
+            raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
         lock.flush()
@@ -83,25 +85,48 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
 
 
 def conducted_by(run: RunDirectory) -> int | None:
-    """Return the pid of the process that conducts a race of the run now; None without one."""
+    """Return the pid of the process that conducts a race of the run now; None without one.
+
+    It is 0 if the process has not told its pid.
+    """
     try:
         with run.open() as folder:
             opened = folder.open_file(_LOCK, os.O_RDWR)
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as lock:
+        if _locked(lock, fcntl.LOCK_SH):
+            return None
+        text = b""
+        for _ in range(_LOOKS):
+            lock.seek(0)
+            if text := lock.read(32):
+                break
+            time.sleep(_PATIENCE_S / _LOOKS)
+        return int(text) if text.isdigit() else 0
+
+
+def _locked(lock: IO[bytes], kind: int, patience_s: float = 0.0) -> bool:
+    """Lock a file for as long as it is open; return False if another process holds it.
+
+    A look of `conducted_by` holds it for an instant, which whoever locks it to race waits out.
+    """
+    last = time.monotonic() + patience_s
+    while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            text = lock.read(32)
-            return int(text) if text.isdigit() else None
-    return None
+            if time.monotonic() >= last:
+                return False
+            time.sleep(_PATIENCE_S / _LOOKS)
+        else:
+            return True
 
 
 def interrupt_race(run: RunDirectory) -> bool:
     """Let the process that conducts a race pause the run and end; return whether there is one."""
     pid = conducted_by(run)
-    if pid is None:
+    if not pid:
         return False
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)

@@ -18,6 +18,8 @@ class ChatDraft:
     tokens: int = DEFAULT_TOKENS
     conversation: str = ""
     """Name of the conversation; empty for the newest one."""
+    checkpoint: str = ""
+    """The checkpoint that answers beside the base; empty for the current weights."""
 
     def named(self, known: Exchanges) -> str:
         """Return the name of the conversation that the next prompt belongs to."""
@@ -36,6 +38,7 @@ class ChatDraft:
             seed=len(known),
             conversation=name,
             turns=tuple(turns),
+            checkpoint=self.checkpoint,
         )
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.thresholds import lower_is_better
 
@@ -91,6 +92,19 @@ class RaceState(msgspec.Struct, kw_only=True):
     def rounds(self) -> tuple[Round, ...]:
         """The rounds of the race."""
         return plan_rounds(len(self.plan), self.steps, halving=self.halving)
+
+    def require_sound(self) -> None:
+        """Check that the words and the numbers belong together, as a file may hold anything.
+
+        Raises:
+            ConfigError: they do not.
+        """
+        count = len(self.plan)
+        indices = [one for one in (self.running, self.kept) if one is not None]
+        if self.steps < 1 or len(self.variants) not in (0, count):
+            raise ConfigError(f"{self.steps} steps, {len(self.variants)} of {count} variants")
+        if any(not 0 <= one < len(self.variants) for one in indices):
+            raise ConfigError(f"no variant has the index {max(indices)}")
 
     def waiting(self, number: int) -> list[int]:
         """Return the indices of the variants that have yet to train a round."""

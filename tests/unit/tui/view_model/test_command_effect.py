@@ -39,6 +39,7 @@ EXAMPLES = {
     "eval": ("eval", "done at 3"),
     "soup": ("soup 3", "done at 3"),
     "sample": ("sample hi", "done at 3"),
+    "keep": ("keep hi", "applied from 4"),
     "chat": ("chat hi", "done at 3"),
     "skip": ("skip 4", "applied from 4"),
     "quarantine": ("quarantine train:17", "applied from 4"),

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued, ChatEvent
-from fttui.engine.protocol.command_kinds import ChatTurn
+from fttui.engine.protocol.command_kinds import Chat, ChatTurn, KeepPrompt
 from fttui.engine.protocol.events import AnyEvent, Record
-from fttui.tui.dialogs.chat_input import read_chat
+from fttui.tui.dialogs.chat_input import read_chat, with_setting
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.chat.draft import ChatDraft, unused_name
 from fttui.tui.view_model.chat.exchange import Exchange, folded
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
 from fttui.tui.widgets.chat_text import chat_rows
+from tests.support.session_double import eventful
 
 ASKED = ChatAsked(conversation="c1", prompt="how?", answerers=("base", "adapter"))
 BASE = ChatAnswered(answerer="base", text="by base", tokens=2, ending="limit")
@@ -94,7 +97,15 @@ def test_the_view_folds_chats_from_the_journal() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "fault"),
-    [("/temperature hot", "must be a number"), ("/tokens 0", "≥ 1"), ("/speed 3", "expected /sys")],
+    [
+        ("/temperature hot", "must be a number"),
+        ("/temperature inf", "the temperature must be ≤ 10, got inf"),
+        ("/tokens 0", "≥ 1"),
+        ("/speed 3", "expected /sys"),
+        ("/checkpoint", "expected /sys"),
+        ("/checkpoint 7", "no checkpoint '7'; existing checkpoints: none yet"),
+        ("/keep", "there is no prompt yet"),
+    ],
 )
 def test_a_wrong_setting_of_a_chat_says_what_is_expected(typed: str, fault: str) -> None:
     assert fault in read_chat(typed, AppState()).error
@@ -106,3 +117,23 @@ def test_settings_of_a_chat_are_told_before_they_are_kept() -> None:
     assert "temperature 0.7" in read.preview
     assert "conversation c1, 0 turns" in read_chat("/new", AppState()).preview
     assert read_chat(" ", AppState()).needs
+
+
+def test_a_prompt_may_begin_with_a_slash() -> None:
+    command = read_chat("//etc/hosts is", AppState()).command
+    assert isinstance(command, Chat)
+    assert command.prompt == "/etc/hosts is"
+
+
+def test_a_checkpoint_answers_until_now_is_chosen_again_and_a_prompt_is_kept() -> None:
+    run = apply_many(RunView(), eventful().records)
+    state = AppState(run=run)
+    name = run.checkpoints[0].name
+    read = read_chat(f"/checkpoint {name}", state)
+    assert f"answers: {name}" in read.preview
+    draft = with_setting(state.chat, f"/checkpoint {name}", ())
+    assert draft.command("hi", ()).checkpoint == name
+    assert with_setting(draft, "/checkpoint now", ()).command("hi", ()).checkpoint == ""
+    asked = Exchange(3, ASKED, ())
+    kept = read_chat("/keep", replace(state, run=replace(run, chats=(asked,)))).command
+    assert kept == KeepPrompt(prompt=ASKED.prompt)

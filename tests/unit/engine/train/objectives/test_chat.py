@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fttui.engine.model.adapter.switch import adapter_off
 from fttui.engine.protocol.chat.events import ChatAnswered, ChatAsked, ChatContinued
 from fttui.engine.protocol.command_kinds import ChatTurn
 from fttui.engine.protocol.commands import Chat
@@ -21,7 +22,6 @@ from fttui.engine.train.objectives.chat import (
     ChatModel,
     ChatResponder,
     GrowingAnswer,
-    adapter_off,
     messages_of,
 )
 from tests.support.rank_threads import in_threads

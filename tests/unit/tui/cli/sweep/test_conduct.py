@@ -12,11 +12,11 @@ from fttui.engine.errors import ConfigError, FttuiError, ModelError
 from fttui.engine.protocol.events import EvalFinished, RunEnded, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.cli.sweep import conduct
+from fttui.tui.cli.sweep import conduct, trial_run
 from fttui.tui.cli.sweep.conduct import SweepTelling, TrialLoop
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
-from fttui.tui.cli.sweep.trial_run import Followed
+from fttui.tui.cli.sweep.trial_run import Followed, follow
 from fttui.tui.view_model.sweep.search_space import Axis, parse_space
 from fttui.tui.view_model.sweep.sweep_plan import (
     Pruner,
@@ -196,3 +196,17 @@ def test_only_one_process_trains_the_trials(tmp_path: Path) -> None:
     held = scene.folder.locked()
     with scene.folder.locked(), pytest.raises(FttuiError, match="another process"):
         held.__enter__()
+
+
+def test_a_trial_whose_journal_is_damaged_in_the_middle_is_followed_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_run, "_GRACE_S", 0.0)
+    run = Journals(tmp_path, lambda values, step: 1.0 / step).start(["name=a", "adapter.r=1"])
+    whole = run.journal.read_bytes()
+    hit = len(whole) // 2
+    run.journal.write_bytes(whole[:hit] + bytes([whole[hit] ^ 0xFF]) + whole[hit + 1 :])
+    record = TrialRecord("eval.loss", 1)
+    found = follow(run, record, lambda record, new: "")
+    assert not found.lost
+    assert found.record.ended is not None

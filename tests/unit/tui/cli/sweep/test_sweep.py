@@ -63,6 +63,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
         ([], "no settings to vary"),
         (["train.lr=1e-4..1e-3", "--sampler", "grid"], "needs values or ranges with a step"),
         (["train.lr=1e-4,1e-3", "--by", "accuracy"], "--by must be loss or eval.NAME"),
+        (["train.lr=1e-4,1e-3", "--by", "eval.accuracy"], "have eval.loss"),
         (["train.lr=1e-4,1e-3", "--trials", "0"], "must be ≥ 1"),
         (["train.lr=1e-4,1e-3", "--steps", "0"], "must be ≥ 1, got 0"),
         (["train.lr=1e-4,1e-3", "--seed", "-1"], "--seed must be from 0"),

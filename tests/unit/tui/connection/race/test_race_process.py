@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 
 from fttui.engine.errors import FttuiError
-from fttui.tui.connection.race.race_file import conducted_by, interrupt_race, race_lock
+from fttui.tui.connection.race.race_file import (
+    conducted_by,
+    interrupt_race,
+    race_file,
+    race_lock,
+    read_race,
+    store_race,
+)
 from fttui.tui.connection.race.race_process import last_words, start_race
+from fttui.tui.view_model.race.race_state import RaceState, VariantState
 from tests.support.engine_double import make_run
 
 HOLD = """
@@ -51,10 +61,48 @@ def test_one_process_conducts_a_race_and_it_can_be_interrupted(tmp_path: Path) -
         assert conducted_by(run) == os.getpid()
 
 
+def test_a_look_at_the_lock_does_not_keep_a_race_from_beginning(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with race_lock(run):
+        pass
+    with (run.path / "race.lock").open("rb") as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, lambda: fcntl.flock(looking, fcntl.LOCK_UN)).start()
+        assert conducted_by(run) is None
+        with race_lock(run):
+            assert conducted_by(run) == os.getpid()
+
+
+def test_a_holder_without_a_pid_is_known_and_never_signalled(tmp_path: Path) -> None:
+    run = make_run(tmp_path)
+    with race_lock(run):
+        (run.path / "race.lock").write_text("")
+        assert conducted_by(run) == 0
+        assert not interrupt_race(run)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        RaceState(words=["lr=fast,slow"], steps=10, by="loss"),
+        RaceState(words=["lr=1,2"], steps=0, by="loss"),
+        RaceState(words=["lr=1,2"], steps=10, by="loss", variants=[VariantState()]),
+        RaceState(words=["lr=1,2"], steps=10, by="loss", variants=[VariantState()] * 2, kept=2),
+    ],
+)
+def test_a_file_whose_parts_do_not_belong_together_is_damaged(
+    tmp_path: Path, state: RaceState
+) -> None:
+    run = make_run(tmp_path)
+    store_race(run, state)
+    with pytest.raises(FttuiError, match=f"{race_file(run)} is damaged .* remove it"):
+        read_race(run)
+
+
 @pytest.mark.long
 def test_a_race_that_cannot_begin_leaves_its_reason_in_the_log(tmp_path: Path) -> None:
     run = make_run(tmp_path)
-    process = start_race(run, "step-000009", ["weight_decay=1,2", "--yes"])
+    process = start_race(run, "step-000009", ["momentum=1,2", "--yes"])
     assert process.wait(60) == 2
     (line,) = last_words(run)
-    assert line.startswith("fttui: got 'weight_decay=1,2', expected a setting that can change")
+    assert line.startswith("fttui: got 'momentum=1,2', expected a setting that can change")
