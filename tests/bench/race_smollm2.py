@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -34,6 +33,7 @@ from fttui.tui.connection.factory import open_session
 from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.connection.race.race_file import read_race
 from fttui.tui.dialogs.race_text import table_lines, verdict_lines
+from fttui.tui.screens.race_page import RacePage
 from tests.bench.screens import SIZES, _picture, _save, _svg
 
 STEPS, BEGIN, TRIED = 160, 12, 40
@@ -130,14 +130,21 @@ def _records(run: RunDirectory) -> list[Record]:
 
 
 def draw(run: RunDirectory, out: Path) -> None:
-    """Draw the page under way, the verdict, and the curves with the other variants dimmed."""
+    """Draw the page under way, the verdict, and the losses with the other variants dimmed."""
+    _save((run.path / UNDER_WAY).read_text(), out / "race-page.png")
+    _save(asyncio.run(_verdict(run)), out / "race-verdict.png")
     size = SIZES["120x40"]
-    shutil.copy(run.path / UNDER_WAY, out / "race-page.svg")
-    _save((out / "race-page.svg").read_text(), out / "race-page.png")
-    pictures = {"race-verdict": ("E", "enter"), "race-curves": ()}
-    for name, keys in pictures.items():
-        svg = asyncio.run(_picture(OfflineSession(run), keys, size, run))
-        _save(svg, out / f"{name}.png")
+    svg = asyncio.run(_picture(OfflineSession(run), ("enter",), size, run))
+    _save(svg, out / "race-loss.png")
+
+
+async def _verdict(run: RunDirectory) -> str:
+    """The page of a race that has ended, as SVG."""
+    app = FttuiApp(OfflineSession(run), run=run)
+    async with app.run_test(size=(120, 20)) as pilot:
+        await app.push_screen(RacePage(run))
+        await pilot.pause(3.0)
+        return _svg(app)
 
 
 def main() -> None:
