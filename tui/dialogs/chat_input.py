@@ -15,7 +15,7 @@ from ..view_model.chat.exchange import Exchanges
 from .completion import checkpoint_names
 from .prompts import ParsedInput
 
-SETTINGS = "/system TEXT · /temperature 0.7 · /tokens 100 · /checkpoint NAME|now · /new · /keep"
+SETTINGS = "/system TEXT · /temperature T · /tokens N · /checkpoint NAME · /new · /keep"
 """What can be typed in place of a prompt; `//` begins a prompt with `/`."""
 NOW = "now"
 """The name after `/checkpoint` that stands for the current weights."""
@@ -30,8 +30,8 @@ def read_chat(text: str, state: AppState) -> ParsedInput:
     if not typed.startswith("/") or typed.startswith("//"):
         prompt = typed.removeprefix("/") if typed.startswith("//") else typed
         return ParsedInput(draft.command(prompt, known), told(draft, known))
-    if typed == "/keep":
-        return _kept(known)
+    if typed in ("/", "/keep"):
+        return _kept(known) if typed == "/keep" else ParsedInput(needs=SETTINGS, preview=SETTINGS)
     try:
         after = with_setting(draft, typed, known)
     except CommandError as error:

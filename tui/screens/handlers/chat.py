@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...app_base import AppBase
-from ...dialogs.chat_input import SETTINGS, read_chat, with_setting
+from ...dialogs.chat_input import read_chat, with_setting
 from ...dialogs.prompts import ParsedInput
 from ..modals.prompt import PromptScreen
 
@@ -22,6 +22,6 @@ def ask_chat(app: AppBase) -> None:
             app.state = replace(app.state, chat=draft)
             ask_chat(app)
 
-    forms = f"What is a checkpoint?   settings: {SETTINGS}"
+    forms = "What is a checkpoint?   / lists the settings"
     read = PromptScreen("chat", forms, lambda text: read_chat(text, app.state), app.count)
     app.push_screen(read, answer)
