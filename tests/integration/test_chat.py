@@ -38,7 +38,7 @@ def test_base_and_adapter_answer_and_training_goes_on_bit_for_bit(tmp_path: Path
     *answers, base, earlier = chatted.events(ChatAnswered)
     assert [a.answerer for a in answers] == ["base", "adapter"] * 4
     assert (base.text, earlier.text) == (answers[0].text, answers[1].text), "as it was at step 2"
-    assert chatted.events(ChatAsked)[-1].checkpoint == "2"
+    assert chatted.events(ChatAsked)[-1].checkpoint == "step-000002"
     assert all(0 < a.tokens <= 8 for a in answers)
     greedy, sampled = answers[0::4], answers[2::4]
     assert greedy[0].text == greedy[1].text, "the base does not change"

@@ -437,8 +437,8 @@ class CommandExecutor:
         if isinstance(command, GenerateSample):
             return self._sample(command.prompt)
         record, interrupted = self._event_log.record, self._ends_evaluation
-        with weights_of(command, self._trainer, self._mean, self.mark):
-            ask = partial(self._trainer.chat, command, record, interrupted)
+        with weights_of(command, self._trainer, self._mean, self.mark) as chat:
+            ask = partial(self._trainer.chat, chat, record, interrupted)
             return str(self._in_state(RunState.EVALUATING, ask))
 
     def _in_state(self, state: RunState, action: Callable[[], Any]) -> Any:

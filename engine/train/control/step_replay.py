@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from ...errors import CheckpointError
 from ...protocol.commands import AverageCheckpoints, Chat
 from ..checkpoint.mean import CheckpointMean
@@ -93,8 +95,10 @@ class OnRequest(NamedTuple):
 @contextmanager
 def weights_of(
     chat: Chat, trainer: ControlledTrainer, mean: CheckpointMean | None, back: Callable[[], None]
-) -> Iterator[None]:
+) -> Iterator[Chat]:
     """Put the weights that answer a chat in place for the block; all ranks enter it together.
+
+    The chat is returned with the name of its checkpoint in full.
 
     With those of a checkpoint the live state is held on the host meanwhile, and put back to the
     last bit; then `back` is called.
@@ -103,15 +107,16 @@ def weights_of(
         Impossible: the checkpoint does not exist or cannot be used; nothing was changed.
     """
     if not chat.checkpoint:
-        yield
+        yield chat
         return
     reason = trainer.refuses.get(AverageCheckpoints)
     if mean is None or reason:
         cause = reason or "the state of this trainer cannot be held meanwhile"
         raise Impossible(f"no checkpoint of this run can answer a chat: {cause}")
     try:
-        with mean.in_place([mean.one(chat.checkpoint)]):
-            yield
+        name = mean.one(chat.checkpoint)
+        with mean.in_place([name]):
+            yield msgspec.structs.replace(chat, checkpoint=name)
     except CheckpointError as error:
         raise Impossible(str(error)) from None
     finally:
