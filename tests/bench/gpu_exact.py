@@ -34,6 +34,7 @@ def main() -> None:
     if options.only_runs is not None:
         with tempfile.TemporaryDirectory() as folder:
             late(Path(folder))
+            changes(Path(folder))
             runs(Path(folder), options.only_runs)
         return
     optimizers()
@@ -41,6 +42,7 @@ def main() -> None:
     memory()
     with tempfile.TemporaryDirectory() as folder:
         late(Path(folder))
+        changes(Path(folder))
         runs(Path(folder))
 
 
@@ -237,6 +239,28 @@ def late(folder: Path) -> dict[str, bool]:
         flows = len(runs[0].events(GradientsMeasured))
         print(f"late verdicts, {name}: records equal {_yes(found[name])}; {len(steps)} steps, "
               f"{sum(steps)} refused, flow measured {flows} times", flush=True)  # fmt: skip
+    return found
+
+
+def changes(folder: Path) -> dict[str, bool]:
+    """Weight decay and dropout by commands against a configuration, also with captured graphs."""
+    from tests.support.training import Script, new_run, play
+
+    found: dict[str, bool] = {}
+    start: dict[str, Any] = {"train__weight_decay": 0, "adapter__dropout": 0}
+    wanted: dict[str, Any] = {"train__weight_decay": 3, "adapter__dropout": 0.3}
+    for fast in ("on", "off"):
+        losses = []
+        for name, sets in (("typed", start), ("configured", wanted)):
+            place = folder / f"changes-{fast}-{name}"
+            place.mkdir()
+            own: dict[str, Any] = {"train__fast": fast, "checkpoint__at_start": "true", **sets}
+            run = new_run(place, "sft", train__deterministic="true", **own)
+            # The steps before the rollback have captured graphs without a dropout.
+            typed = {3: ["weight_decay 3", "dropout 0.3", "rollback 0"]} if name == "typed" else {}
+            losses.append(play(run, Script(typed), device="cuda").losses())
+        found[fast] = losses[0] == losses[1]
+        print(f"settings by commands, fast {fast}: as configured {_yes(found[fast])}", flush=True)
     return found
 
 
