@@ -155,3 +155,12 @@ class MinMaxSampler:
         best = {seq: payload for _, seq, payload in self._best.values()}
         chosen = best | self._rare_events | self._newest
         return [chosen[seq] for seq in sorted(chosen)]
+
+
+def newest_seq(path: Path) -> int:
+    """Return the sequence number of a finished step near the end of a journal; 0 without one."""
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        step = _step_at(file.fileno(), max(0, size - _PEEK_BYTES))
+    record = None if step is None else _thin(step)
+    return 0 if record is None else record.seq

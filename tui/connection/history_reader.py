@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import zlib
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
-from fttui.engine.protocol.codec import DecodeError, decode_readable, peek_seq
-from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.codec import decode_readable
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.journal_preview import sample_records
 from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgressed, PreviewArrived
 from ..view_model.step_batch import RecordBatch, decode_batch
+from .history.parts import block_width, newest_of, thinned
+from .history.workers import read_by_workers
 
 LONG_BYTES = 4 * 1024 * 1024
 """Journals shorter than this are left to the hub, which delivers them fast enough."""
@@ -50,14 +50,22 @@ async def read_history(run: RunDirectory, deliver: Deliver) -> ReadPosition:
     if size_bytes < LONG_BYTES:
         return ReadPosition()
     deliver(await asyncio.to_thread(_preview, run.journal))
-    parts = batches(run.journal, size_bytes)
     read = ReadPosition()
+    async with aclosing(read_by_workers(run.journal, size_bytes - _EXACT_BYTES, POINTS)) as ready:
+        async for part in ready:
+            read = ReadPosition(part.seq, part.offset, part.crc)
+            _deliver(part.batch, read, size_bytes, deliver)
+    parts = batches(run.journal, size_bytes, read.offset)
     while (found := await asyncio.to_thread(next, parts, None)) is not None:
         batch, read = found
-        head_seq = max(read.seq, read.seq * size_bytes // read.offset)
-        deliver(HistoryArrived(batch))
-        deliver(HistoryProgressed(seq=read.seq, head_seq=head_seq))
+        _deliver(batch, read, size_bytes, deliver)
     return read
+
+
+def _deliver(batch: RecordBatch, read: ReadPosition, size_bytes: int, deliver: Deliver) -> None:
+    head_seq = max(read.seq, read.seq * size_bytes // read.offset)
+    deliver(HistoryArrived(batch))
+    deliver(HistoryProgressed(seq=read.seq, head_seq=head_seq))
 
 
 def _preview(journal: Path) -> PreviewArrived:
@@ -66,30 +74,20 @@ def _preview(journal: Path) -> PreviewArrived:
     return PreviewArrived(records=records, head_seq=records[-1].seq if records else 0)
 
 
-def batches(journal: Path, size_bytes: int) -> Iterator[tuple[RecordBatch, ReadPosition]]:
-    """Yield decoded parts of a journal up to about `size_bytes`, each with the position after it.
+def batches(
+    journal: Path, size_bytes: int, offset: int = 0
+) -> Iterator[tuple[RecordBatch, ReadPosition]]:
+    """Yield decoded parts of a journal from an offset up to about `size_bytes`.
 
-    The steps of all parts but the newest ones are thinned out.
+    Each comes with the position after it. The steps of all parts but the newest ones are thinned
+    out.
     """
-    reader = FrameReader(journal)
-    while reader.offset < size_bytes and (payloads := reader.read_payloads(_READ_BYTES)):
-        newest = next((payload for payload in reversed(payloads) if _seq(payload)), b"")
-        seq = _seq(newest)
-        batch = decode_batch(payloads)
+    reader = FrameReader(journal, offset)
+    while reader.offset < size_bytes and (
+        frames := reader.read_frames(_READ_BYTES, size_bytes + _READ_BYTES)
+    ):
+        seq, crc = newest_of(frames)
+        batch = decode_batch(frames)
         if size_bytes - reader.offset > _EXACT_BYTES:
-            batch = _thinned(batch, seq * size_bytes // reader.offset)
-        yield batch, ReadPosition(seq, reader.offset, zlib.crc32(newest))
-
-
-def _thinned(batch: RecordBatch, records: int) -> RecordBatch:
-    """Thin out the steps of a batch so that about `POINTS` of a history of `records` remain."""
-    width = 2 ** max(0, math.ceil(math.log2(max(1, records) / POINTS)) + 1)
-    parts = [p if isinstance(p, Record) else p.thinned(width) for p in batch.parts]
-    return RecordBatch(parts, batch.unknown)
-
-
-def _seq(payload: bytes) -> int:
-    try:
-        return peek_seq(payload)
-    except DecodeError:
-        return 0
+            batch = thinned(batch, block_width(seq * size_bytes // reader.offset, POINTS))
+        yield batch, ReadPosition(seq, reader.offset, crc)

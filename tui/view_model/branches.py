@@ -52,6 +52,10 @@ class Branch:
         for name, column, present in _columns(steps):
             known = slice(None) if present is None else present
             grown[name] = grown.get(name, _EMPTY).extend(xs[known], column[known])
+        for field_, (places, values) in steps.sparse.items():
+            if field_ not in _UNWANTED:
+                name = _curve(field_)
+                grown[name] = grown.get(name, _EMPTY).extend(xs[places], values)
         loss = steps.columns.get("loss", np.full(len(xs), np.nan))
         averages = tuple(_smooth(grown, average, xs, loss) for average in self.averages)
         totals = {name: self._sums(name, steps.columns.get(of)) for name, of in _SUMS.items()}
@@ -133,6 +137,8 @@ _UNWANTED = frozenset({"clipped", "skipped", "tokens", "samples", "mem_total_byt
 _BANDS = {"rank_s.": (SLOWEST, FASTEST), "rank_mem_bytes.": (FULLEST, EMPTIEST)}
 """Prefixes of values per rank, and the curves of their maximum and minimum."""
 
+_NEEDED_WHOLE = frozenset({"loss", "data_s", "step_s", *_SUMS.values()})
+
 Column = tuple[str, Floats, Flags | None]
 """Name, values, and a mask of the steps that have a value; None if all have one."""
 
@@ -145,9 +151,7 @@ def _columns(steps: Steps) -> Iterator[Column]:
     for field_, column in steps.columns.items():
         if field_ in _UNWANTED:
             continue
-        present = steps.present.get(field_)
-        name = field_.removeprefix("extra.")
-        yield (f"loss.{name[6:]}" if name.startswith("parts.") else name), column, present
+        yield _curve(field_), column, steps.present.get(field_)
     yield "time", steps.time, None
     if {"data_s", "step_s"} <= steps.columns.keys():
         data, whole = steps.columns["data_s"], steps.columns["step_s"]
@@ -157,6 +161,20 @@ def _columns(steps: Steps) -> Iterator[Column]:
         if ranks:
             yield most, np.fmax.reduce(ranks), None
             yield least, np.fmin.reduce(ranks), None
+
+
+def _curve(field_: str) -> str:
+    """Return the name of the curve of a column."""
+    name = field_.removeprefix("extra.")
+    return f"loss.{name[6:]}" if name.startswith("parts.") else name
+
+
+def needed_whole(field_: str) -> bool:
+    """Return whether all values of a column are needed, not only its extremes.
+
+    Averages, sums and what is computed from several columns need them.
+    """
+    return field_ in _NEEDED_WHOLE or field_.startswith(tuple(_BANDS))
 
 
 def _smooth(

@@ -8,8 +8,8 @@ This is ten times as fast as decoding one by one, so that a viewer can open a lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
 import msgspec
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fttui.engine.protocol.codec import DecodeError, decode_readable
 from fttui.engine.protocol.events import Record, StepFinished
+from fttui.engine.run.journal import Frames
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -46,6 +47,8 @@ class Steps:
     """Masks of the steps that have a value, for columns that some steps lack."""
     last: Record
     """The record of the newest step."""
+    sparse: Mapping[str, tuple[Integers, Floats]] = field(default_factory=dict)
+    """Further columns that few steps have: their places among the steps, and their values."""
 
     def __len__(self) -> int:
         return len(self.seq)
@@ -64,35 +67,72 @@ class Steps:
             step=self.step[first:],
             columns={name: column[first:] for name, column in self.columns.items()},
             present={name: mask[first:] for name, mask in self.present.items()},
+            sparse={name: _from(first, *found) for name, found in self.sparse.items()},
         )
 
-    def thinned(self, width: int) -> Steps:
+    def with_sparse(self, whole: Callable[[str], bool]) -> Steps:
+        """Return the steps with only some columns `whole`, and the present values of the others."""
+        columns = {name: column for name, column in self.columns.items() if whole(name)}
+        sparse = dict(self.sparse)
+        for name, column in self.columns.items():
+            if name not in columns:
+                mask = self.present.get(name)
+                at = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
+                sparse[name] = at, column[at]
+        present = {name: mask for name, mask in self.present.items() if name in columns}
+        return replace(self, columns=columns, present=present, sparse=sparse)
+
+    def thinned(self, width: int, *, whole_end: bool = True) -> Steps:
         """Return the steps without most of their values.
 
         Each column keeps the extremes of each block of `width` steps, and the first non-finite
-        value of the block, or its first value if all are finite. An incomplete block at the end is
-        kept whole. A width from 1 to 3 changes nothing. The columns keep their length; `present` is
-        false for the values that were dropped.
+        value of the block, or its first value if all are finite. A width from 1 to 3 changes
+        nothing. The columns keep their length; `present` is false for the values that were dropped.
+
+        Args:
+            width: steps of a block.
+            whole_end: whether an incomplete block at the end is kept whole.
         """
-        blocks = len(self) // width
-        if width < 4 or not blocks:
+        inside = len(self) // width * width if whole_end else len(self)
+        if width < 4 or not inside:
             return self
-        values = np.stack([column[: blocks * width] for column in self.columns.values()])
-        values = values.reshape(len(values), blocks, width)
-        odd = ~np.isfinite(values)
-        kept = np.zeros(values.shape, dtype=bool)
-        for pick in (
-            np.where(odd, np.inf, values).argmin(axis=2),
-            np.where(odd, -np.inf, values).argmax(axis=2),
-            odd.argmax(axis=2),
-        ):
-            np.put_along_axis(kept, pick[:, :, None], True, axis=2)
+        values = np.stack([column[:inside] for column in self.columns.values()])
         masks = np.ones((len(values), len(self)), dtype=bool)
-        masks[:, : blocks * width] = kept.reshape(len(values), -1)
+        for start, stop, size in _blocks(inside, width):
+            masks[:, start:stop] = _extremes(values[:, start:stop], size)
         known = zip(self.columns, masks, strict=True)
         return replace(
             self, present={name: mask & self.present.get(name, True) for name, mask in known}
         )
+
+
+def _blocks(length: int, width: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, stop, size of blocks) of the parts of a range: whole blocks, and the rest."""
+    whole = length // width * width
+    if whole:
+        yield 0, whole, width
+    if whole < length:
+        yield whole, length, length - whole
+
+
+def _extremes(values: Floats, size: int) -> NDArray[np.bool_]:
+    """Return a mask of the values to keep of each block of `size` in each row `[M, N]`."""
+    blocks = values.reshape(len(values), -1, size)
+    odd = ~np.isfinite(blocks)
+    kept = np.zeros(blocks.shape, dtype=bool)
+    for pick in (
+        np.where(odd, np.inf, blocks).argmin(axis=2),
+        np.where(odd, -np.inf, blocks).argmax(axis=2),
+        odd.argmax(axis=2),
+    ):
+        np.put_along_axis(kept, pick[:, :, None], True, axis=2)
+    return kept.reshape(values.shape)
+
+
+def _from(first: int, places: Integers, values: Floats) -> tuple[Integers, Floats]:
+    """Return the places and values of a sparse column without the `first` steps."""
+    cut = int(places.searchsorted(first))
+    return places[cut:] - first, values[cut:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -252,14 +292,14 @@ class _Template:
                 "itemsize": rows.shape[1],
             }
         )
-        table = np.ascontiguousarray(rows).view(fields)[:, 0]
+        table = rows.view(fields)[:, 0]
         found: dict[str, Floats | Integers] = {}
         for number in self.numbers:
             if number.name in _WHOLE:
                 found[number.name] = table[number.name].astype(np.int64)
             else:
-                zero = _FALSE if number.at in self._booleans else 0
-                found[number.name] = table[number.name].astype(np.float64) - zero
+                column = table[number.name].astype(np.float64)
+                found[number.name] = column - _FALSE if number.at in self._booleans else column
         return found
 
 
@@ -275,6 +315,29 @@ def _template(payload: bytes) -> _Template | None:
     return template if names.issuperset(_HEAD) else None
 
 
+def _lengths(payloads: Sequence[bytes]) -> Integers:
+    """Return the lengths of payloads, in bytes."""
+    if isinstance(payloads, Frames):
+        return np.array(payloads.ends, np.int64) - np.array(payloads.starts, np.int64)
+    return np.fromiter(map(len, payloads), np.int64, len(payloads))
+
+
+def _rows(payloads: Sequence[bytes], places: Integers, length: int) -> NDArray[np.uint8]:
+    """Return payloads of one length as an array `[N, length]`, without a copy where they allow it.
+
+    They do in one buffer in which they follow each other at the same distance.
+    """
+    if isinstance(payloads, Frames) and len(places) > 1:
+        starts = np.array(payloads.starts, np.int64)[places]
+        gaps = np.diff(starts)
+        if (gaps == gaps[0]).all():
+            data = np.frombuffer(payloads.data, np.uint8, offset=int(starts[0]))
+            shape, strides = (len(places), length), (int(gaps[0]), 1)
+            return np.lib.stride_tricks.as_strided(data, shape, strides, writeable=False)
+    joined = b"".join([payloads[place] for place in places.tolist()])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(len(places), length)
+
+
 class _Table:
     """Columns that are filled from records of several layouts."""
 
@@ -288,12 +351,10 @@ class _Table:
 
     def fill(self) -> None:
         """Read the numbers of all finished steps."""
-        lengths = np.fromiter(map(len, self._payloads), np.int64, len(self._payloads))
+        lengths = _lengths(self._payloads)
         for length in np.unique(lengths):
             places = np.flatnonzero(lengths == length)
-            joined = b"".join([self._payloads[place] for place in places.tolist()])
-            rows = np.frombuffer(joined, dtype=np.uint8).reshape(len(places), int(length))
-            self._fill_alike(rows, places)
+            self._fill_alike(_rows(self._payloads, places, int(length)), places)
 
     def _fill_alike(self, rows: NDArray[np.uint8], places: Integers) -> None:
         """Read the numbers of records of one length, template by template."""
@@ -309,8 +370,10 @@ class _Table:
             self._put(places[fitting], template.read(rows[fitting]))
             rows, places = rows[~fitting], places[~fitting]
 
-    def _put(self, places: Integers, values: dict[str, Floats | Integers]) -> None:
+    def _put(self, places: Integers | slice, values: dict[str, Floats | Integers]) -> None:
         size = len(self._payloads)
+        if isinstance(places, np.ndarray) and len(places) and places[-1] - places[0] < len(places):
+            places = slice(int(places[0]), int(places[-1]) + 1)
         for name, column in values.items():
             if name in self._head:
                 self._head[name][places] = column

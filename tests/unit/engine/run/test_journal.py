@@ -229,6 +229,42 @@ def test_payloads_alone_end_where_the_frames_are_damaged(tmp_path: Path, damage:
     assert reader.read_payloads(1 << 20) == []
 
 
+@pytest.mark.parametrize("limit", [30, 100, 150, 1 << 20])
+def test_frames_of_one_buffer_are_those_of_the_file(tmp_path: Path, limit: int) -> None:
+    payloads = [*PAYLOADS, *[b"%03d" % n for n in range(40)], b"x" * 200, *PAYLOADS]
+    path = write(tmp_path, payloads)
+    reader, found = FrameReader(path), list[bytes]()
+    while frames := reader.read_frames(limit, path.stat().st_size):
+        assert list(frames) == frames[:]
+        found += frames
+    assert found == payloads
+    assert reader.offset == path.stat().st_size
+
+
+def test_frames_are_read_up_to_the_first_one_that_begins_later(tmp_path: Path) -> None:
+    payloads = [b"%03d" % n for n in range(20)]
+    path = write(tmp_path, payloads)
+    size = len(frame(payloads[0]))
+    for before in (len(MAGIC) + 5 * size - 1, len(MAGIC) + 5 * size, len(MAGIC) + 5 * size + 1):
+        reader = FrameReader(path)
+        count = 5 + (before > len(MAGIC) + 5 * size)
+        assert list(reader.read_frames(1 << 20, before)) == payloads[:count]
+        assert not reader.read_frames(1 << 20, before)
+        assert list(reader.read_frames(1 << 20, 1 << 20)) == payloads[count:]
+
+
+@pytest.mark.parametrize("place", [0, 3, 7, 19])
+def test_frames_of_one_length_end_where_one_is_damaged(tmp_path: Path, place: int) -> None:
+    payloads = [b"%03d" % n for n in range(20)]
+    path = write(tmp_path, payloads)
+    size, data = len(frame(payloads[0])), bytearray(path.read_bytes())
+    for offset in (0, 4, 9):
+        damaged = bytearray(data)
+        damaged[len(MAGIC) + place * size + offset] ^= 0x40
+        path.write_bytes(damaged)
+        assert list(FrameReader(path).read_frames(1 << 20, 1 << 20)) == payloads[:place]
+
+
 def test_frames_are_found_again_after_damage() -> None:
     data = b"broken" + frame(b"one") + frame(b"two") + b"\x00" * 9 + frame(b"three") + b"tail"
     assert list(frames_after_damage(data)) == [b"one", b"two", b"three"]

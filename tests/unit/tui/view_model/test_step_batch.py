@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import LogEmitted, Record, StepFinished
+from fttui.engine.run.journal import frame, frames_in
+from fttui.tui.view_model.branches import needed_whole
 from fttui.tui.view_model.reducer import apply_batch, apply_many
 from fttui.tui.view_model.run_view import RunView
 from fttui.tui.view_model.step_batch import RecordBatch, Steps, decode_batch
@@ -38,6 +40,57 @@ def _records(events: list[StepFinished | LogEmitted]) -> list[Record]:
         Record(seq=n, time=1e9 + n, step=n, timeline=1 + (n > 7), event=event)
         for n, event in enumerate(events, 1)
     ]
+
+
+@settings(max_examples=30)
+@given(st.lists(_EVENT, max_size=30))
+def test_frames_in_one_buffer_are_decoded_alike(events) -> None:
+    payloads = [encode(record) for record in _records(events)]
+    frames = frames_in(b"".join(map(frame, payloads)), 1 << 30)
+    assert list(frames) == payloads
+    one, other = (apply_batch(RunView(), decode_batch(each)) for each in (payloads, frames))
+    assert _curves(one) == _curves(other)
+
+
+@settings(max_examples=30)
+@given(st.lists(_EVENT, min_size=1, max_size=30))
+def test_sparse_columns_become_the_same_curves(events) -> None:
+    batch = decode_batch([encode(record) for record in _records(events)])
+    parts = [p if isinstance(p, Record) else p.with_sparse(needed_whole) for p in batch.parts]
+    sparse = RecordBatch(parts, batch.unknown)
+    view = apply_batch(RunView(), batch)
+    assert _curves(apply_batch(RunView(), sparse)) == _curves(view)
+    assert _curves(apply_batch(apply_batch(RunView(), sparse), sparse)) == _curves(view)
+    half = next((p for p in parts if isinstance(p, Steps) and len(p) > 1), None)
+    if half is not None:
+        rest = half.after(int(half.seq[0]))
+        assert rest is not None
+        for places, values in rest.sparse.values():
+            assert len(places) == len(values)
+            assert (places >= 0).all()
+
+
+def _curves(view: RunView) -> list[tuple[str, str, str]]:
+    """Return the curves of all branches as text, in which NaN equals NaN."""
+    return sorted(
+        (f"{number} {name}", str(series.xs.tolist()), str(series.ys.tolist()))
+        for number, branch in enumerate(view.branches)
+        for name, series in branch.curves.items()
+    )
+
+
+def test_an_incomplete_block_is_thinned_if_wanted() -> None:
+    steps: list[StepFinished | LogEmitted] = [StepFinished(loss=float(n % 7), grad_norm=1.0, clip=1.0, lr=1.0, lr_schedule=1.0,
+        epoch=0.0, tokens=1, samples=1, step_s=1.0, data_s=0.0, compute_s=0.0, optimizer_s=0.0,
+        tokens_per_s=1.0, samples_per_s=1.0) for n in range(26)]  # fmt: skip
+    (part,) = decode_batch([encode(r) for r in _records(steps)[7:]]).parts
+    assert isinstance(part, Steps)
+    whole, short = (part.thinned(8, whole_end=end).present["loss"] for end in (True, False))
+    assert whole[16:].all()
+    assert short[:16].tolist() == whole[:16].tolist()
+    assert short[16:].sum() <= 3
+    losses = part.columns["loss"][16:]
+    assert set(losses[short[16:]]) >= {losses.min(), losses.max()}
 
 
 @settings(max_examples=30)

@@ -1,0 +1,1 @@
+"""Reading of very long journals by several processes."""
