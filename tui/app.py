@@ -10,6 +10,7 @@ import asyncio
 import gc
 import signal
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -43,7 +44,7 @@ from .styles.themes import LEFT_OUT, THEMES, with_derived
 from .terminal_driver import TerminalDriver
 from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
-from .view_model.connection_port import Delivery, Session
+from .view_model.connection_port import Delivery, RecordsArrived, Session
 from .view_model.interventions import Phase
 from .view_model.plot_view import PlotView
 from .widgets.ascii_filter import AsciiFilter
@@ -59,6 +60,13 @@ FIRST_TIME = (
     "{app.help} shows all keys, {app.commands} finds an action by name. Every change shows the "
     "step at which it took effect. {app.detach} leaves; training continues."
 )
+MANY, MANY_S = 12, 0.6
+"""When records come so many times within so many seconds, they wait for the next redraw.
+
+To fold one record costs nearly as much as to fold a hundred.
+"""
+BUSY_S = 0.3
+"""Seconds between redraws while that is so."""
 TICK_S = 1.0
 """Seconds between redraws without new records, for the ages and durations on the screen."""
 SETTLED_S = 1.0
@@ -79,6 +87,7 @@ class FttuiApp(AppBase):
     ]
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {**SCREENS}
     DEFAULT_MODE = "dashboard"
+    _drawn_at = 0.0
 
     def __init__(
         self,
@@ -125,8 +134,8 @@ class FttuiApp(AppBase):
             confined=confined,
         )
         self._waiting: list[Delivery] = []
+        self._records_at: deque[float] = deque(maxlen=MANY)
         self._changed = True
-        self._drawn_at = 0.0
         self._asked: list[str] = []
         """Ids of the commands this viewer sent whose outcome is still open."""
         self._listening: asyncio.Task[None]
@@ -202,7 +211,16 @@ class FttuiApp(AppBase):
 
     def _deliver(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
-        self.post_message(DeliveriesWaiting())
+        waits = isinstance(delivery, RecordsArrived) and self._busy()
+        if isinstance(delivery, RecordsArrived):
+            self._records_at.append(time.monotonic())
+        if not waits:
+            self.post_message(DeliveriesWaiting())
+
+    def _busy(self) -> bool:
+        """Whether records come so often that they are folded together before the next redraw."""
+        came = self._records_at
+        return len(came) == MANY and time.monotonic() - came[0] < MANY_S
 
     @on(DeliveriesWaiting)
     def fold_waiting(self) -> None:
@@ -238,8 +256,17 @@ class FttuiApp(AppBase):
         self._changed = True
 
     def _redraw_if_due(self) -> None:
-        """Redraw if the state has changed, or if the last redraw was `TICK_S` ago."""
-        if self._changed or time.monotonic() - self._drawn_at >= TICK_S:
+        """Redraw if the state has changed, or if the last redraw was `TICK_S` ago.
+
+        Records that wait are folded before. While many come, a redraw follows the one before after
+        `BUSY_S` at the earliest.
+        """
+        since_s = time.monotonic() - self._drawn_at
+        if self._busy() and since_s < BUSY_S:
+            return
+        if self._waiting:
+            self.fold_waiting()
+        if self._changed or since_s >= TICK_S:
             self.redraw()
 
     @on(TextLineResized)

@@ -10,6 +10,7 @@ import struct
 import zlib
 from collections import Counter
 from collections.abc import Sequence
+from typing import overload
 
 from .codec import DecodeError, inflated
 
@@ -17,6 +18,26 @@ _COUNT = struct.Struct("<I")
 _LEVEL = 1
 MAX_BLOCK_BYTES = 64 * 1024 * 1024
 """Largest unpacked size that is accepted from a peer."""
+
+
+class Frames(Sequence[bytes]):
+    """The payloads of whole frames in one buffer; a payload is copied when it is taken out."""
+
+    def __init__(self, data: bytes, starts: list[int], ends: list[int]) -> None:
+        self.data, self.starts, self.ends = data, starts, ends
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            ends = zip(self.starts[index], self.ends[index], strict=True)
+            return [self.data[start:end] for start, end in ends]
+        return self.data[self.starts[index] : self.ends[index]]
 
 
 def pack_block(payloads: Sequence[bytes]) -> bytes:

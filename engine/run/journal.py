@@ -12,11 +12,12 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, overload
+from typing import BinaryIO
 
+from ..protocol.record_blocks import Frames
 from .damage import HEAD, MAX_PAYLOAD_BYTES, found_frames, part_of_file
 from .folder.open_folder import OpenFolder, blocks, open_plain
 
@@ -61,26 +62,6 @@ def frames_after_damage(tail: bytes) -> Iterator[bytes]:
 
 def _opened(path: Path) -> BinaryIO:
     return os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb")
-
-
-class Frames(Sequence[bytes]):
-    """The payloads of whole frames in one buffer; a payload is copied when it is taken out."""
-
-    def __init__(self, data: bytes, starts: list[int], ends: list[int]) -> None:
-        self.data, self.starts, self.ends = data, starts, ends
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[bytes]: ...
-    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
-        if isinstance(index, slice):
-            ends = zip(self.starts[index], self.ends[index], strict=True)
-            return [self.data[start:end] for start, end in ends]
-        return self.data[self.starts[index] : self.ends[index]]
 
 
 def frames_in(data: bytes, before: int) -> Frames:

@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-CAPACITY = 1 << 16
-"""Maximum number of points per series; they take 1 MiB."""
+CAPACITY = 1 << 15
+"""Maximum number of points per series; they take 512 KiB."""
 _NEWEST = 8
 """The newest `CAPACITY / 8` points are never merged."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fttui.engine.protocol.codec import DecodeError, decode_readable
 from fttui.engine.protocol.events import Record, StepFinished
-from fttui.engine.run.journal import Frames
+from fttui.engine.protocol.record_blocks import Frames
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

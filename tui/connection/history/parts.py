@@ -11,8 +11,9 @@ from pathlib import Path
 
 from fttui.engine.protocol.codec import DecodeError, peek_seq
 from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.record_blocks import Frames
 from fttui.engine.run.damage import HEAD
-from fttui.engine.run.journal import FrameReader, Frames
+from fttui.engine.run.journal import FrameReader
 
 from ...view_model.branches import needed_whole
 from ...view_model.step_batch import RecordBatch, decode_batch

@@ -80,9 +80,9 @@ def _curves(view: RunView) -> list[tuple[str, str, str]]:
 
 
 def test_an_incomplete_block_is_thinned_if_wanted() -> None:
-    steps: list[StepFinished | LogEmitted] = [StepFinished(loss=float(n % 7), grad_norm=1.0, clip=1.0, lr=1.0, lr_schedule=1.0,
-        epoch=0.0, tokens=1, samples=1, step_s=1.0, data_s=0.0, compute_s=0.0, optimizer_s=0.0,
-        tokens_per_s=1.0, samples_per_s=1.0) for n in range(26)]  # fmt: skip
+    steps: list[StepFinished | LogEmitted] = [
+        StepFinished(loss=float(n % 7), lr=0.1, grad_norm=None, clip=None) for n in range(26)
+    ]
     (part,) = decode_batch([encode(r) for r in _records(steps)[7:]]).parts
     assert isinstance(part, Steps)
     whole, short = (part.thinned(8, whole_end=end).present["loss"] for end in (True, False))
