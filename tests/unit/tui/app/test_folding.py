@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from typing import Any
 
 import pytest
 
-from fttui.tui.app import MANY, FttuiApp
+from fttui.tui.app import MANY, FttuiApp, return_large_blocks
 from fttui.tui.view_model.app_state import fold
 from tests.support.session_double import FakeSession, eventful
 
@@ -54,3 +55,7 @@ async def test_what_is_no_record_is_folded_at_once_with_all_that_waits(
         session.beat()
         await pilot.pause()
         assert app.state.run.seq == session.script.records[-1].seq
+
+
+def test_freed_arrays_leave_the_process_on_linux() -> None:
+    assert return_large_blocks() is (platform.libc_ver()[0] == "glibc")
