@@ -24,7 +24,7 @@ _SEARCH_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True)
-class Part:
+class HistoryPart:
     """Decoded records of a journal, and where they are in it."""
 
     batch: RecordBatch
@@ -68,7 +68,7 @@ def _seq(payload: bytes) -> int:
         return 0
 
 
-def read_part(journal: Path, begin: int, end: int, width: int) -> Iterator[Part]:
+def read_part(journal: Path, begin: int, end: int, width: int) -> Iterator[HistoryPart]:
     """Yield the records whose frames begin in [begin, end), thinned out in blocks of `width`.
 
     It ends early at a damaged part, and yields nothing where no frame begins soon after `begin`.
@@ -79,7 +79,7 @@ def read_part(journal: Path, begin: int, end: int, width: int) -> Iterator[Part]
         seq, crc = newest_of(frames)
         batch = thinned(decode_batch(frames), width, whole_end=False)
         sparse = [p if isinstance(p, Record) else p.with_sparse(needed_whole) for p in batch.parts]
-        yield Part(RecordBatch(sparse, batch.unknown), start, reader.offset, seq, crc)
+        yield HistoryPart(RecordBatch(sparse, batch.unknown), start, reader.offset, seq, crc)
         start = reader.offset
 
 

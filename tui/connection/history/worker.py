@@ -1,7 +1,8 @@
 """A process that decodes every n-th part of a long journal for a viewer.
 
 `python -m fttui.tui.connection.history.worker JOURNAL END PART WIDTH FIRST COUNT` writes pickled
-`Part`s to its standard output, each after its length; after each part of PART bytes a length of 0.
+`HistoryPart`s to its standard output, each after its length, and after each part of PART bytes a
+length of 0.
 """
 
 from __future__ import annotations

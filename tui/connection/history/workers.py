@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fttui.engine.run.journal_preview import newest_seq
 
-from .parts import Part, block_width
+from .parts import HistoryPart, block_width
 from .worker import LENGTH_BYTES
 
 WORTH_BYTES = 256 * 1024 * 1024
@@ -22,7 +22,9 @@ _BUFFER_BYTES = 4 * 1024 * 1024
 _MOST = 4
 
 
-async def read_by_workers(journal: Path, end: int, points: int) -> AsyncGenerator[Part, None]:
+async def read_by_workers(
+    journal: Path, end: int, points: int
+) -> AsyncGenerator[HistoryPart, None]:
     """Yield the parts of a long journal in order, up to an offset, decoded by other processes.
 
     It ends early where they find no whole frame, or cannot be started; the caller reads on from the
@@ -66,7 +68,7 @@ async def _started(journal: Path, *numbers: int) -> asyncio.subprocess.Process:
 
 async def _in_order(
     workers: Sequence[asyncio.subprocess.Process], end: int
-) -> AsyncGenerator[Part, None]:
+) -> AsyncGenerator[HistoryPart, None]:
     """Yield the parts of all workers, each of which begins where the one before ended."""
     offset, number = 0, 0
     while offset < end:
@@ -74,7 +76,7 @@ async def _in_order(
         assert reader is not None
         number, before = number + 1, offset
         while length := int.from_bytes(await reader.readexactly(LENGTH_BYTES), "little"):
-            part: Part = pickle.loads(await reader.readexactly(length))
+            part: HistoryPart = pickle.loads(await reader.readexactly(length))
             if part.begin != offset:
                 return
             offset = part.offset

@@ -15,7 +15,7 @@ from fttui.engine.run.journal import MAGIC, frame
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection import history_reader
 from fttui.tui.connection.history import workers
-from fttui.tui.connection.history.parts import Part, read_part
+from fttui.tui.connection.history.parts import HistoryPart, read_part
 from fttui.tui.view_model.connection_port import Delivery, HistoryArrived
 from fttui.tui.view_model.reducer import apply_batch
 from fttui.tui.view_model.run_view import RunView
@@ -57,7 +57,7 @@ def require_same(found: RunView, wanted: RunView) -> None:
         np.testing.assert_allclose(other.ys, series.ys, rtol=1e-9)
 
 
-def parts_of(run: RunDirectory, width: int = 1) -> list[Part]:
+def parts_of(run: RunDirectory, width: int = 1) -> list[HistoryPart]:
     size = run.journal.stat().st_size
     starts = range(0, size, PART)
     return [p for at in starts for p in read_part(run.journal, at, min(size, at + PART), width)]
