@@ -45,7 +45,7 @@ from .styles.themes import LEFT_OUT, THEMES, with_derived
 from .terminal_driver import TerminalDriver
 from .text.control_characters import escape_control_characters
 from .view_model.app_state import AppState, fold, submitted, take_slice
-from .view_model.connection_port import Delivery, RecordsArrived, Session
+from .view_model.connection_port import Delivery, HistoryArrived, RecordsArrived, Session
 from .view_model.interventions import Phase
 from .view_model.plot_view import PlotView
 from .widgets.ascii_filter import AsciiFilter
@@ -216,7 +216,7 @@ class FttuiApp(AppBase):
     def _deliver(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
         waits = isinstance(delivery, RecordsArrived) and self._busy()
-        if isinstance(delivery, RecordsArrived):
+        if isinstance(delivery, RecordsArrived | HistoryArrived):
             self._records_at.append(time.monotonic())
         if not waits:
             self.post_message(DeliveriesWaiting())
