@@ -7,7 +7,14 @@ import signal
 import time
 from functools import partial
 
-from fttui.engine.protocol.events import CheckpointSaved, Record, RunEnded, RunStarted, StepFinished
+from fttui.engine.protocol.events import (
+    CheckpointSaved,
+    Record,
+    RolledBack,
+    RunEnded,
+    RunStarted,
+    StepFinished,
+)
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.journal_summary import summarize_records
@@ -17,20 +24,20 @@ from .book import Box, Figures, fault, spread
 from .invariants import check_run, require
 from .stage import Ranks, read_journal
 
-PHASES = ("loading", "save", "paused", "accumulation", "eval")
-"""Of a stop; the short form has the first three, the most different."""
+PHASES = ("loading", "save", "paused", "rolling back", "first step", "accumulation", "eval")
+"""Of a stop; the short form has the first five."""
 
 
 @fault(
     "F18",
-    "SIGTERM to all ranks at a random moment of loading, accumulation, eval, save and pause",
+    "SIGTERM to all ranks at a random moment of any phase, from loading to a rollback",
     "divergent 0; one complete checkpoint of one step",
     "transformers 5.24 JIT checkpoint: 12 of 30 diverged, crashed or hung",
 )
 def stop_all_ranks(box: Box) -> Figures:
     seconds: list[float] = []
     divergent: list[str] = []
-    trials = box.count(3, 100)
+    trials = box.count(5, 100)
     box.stage.reference()
     for trial in range(trials):
         phase = PHASES[trial % len(PHASES)]
@@ -65,6 +72,13 @@ def _reach(ranks: Ranks, phase: str, box: Box) -> None:
     """Wait for a phase, then for a moment somewhere in it."""
     if phase == "loading":
         ranks.until(lambda: all(ranks.events(RunStarted, rank) for rank in (0, 1)))
+    elif phase == "first step":
+        ranks.until_state(RunState.RUNNING)
+    elif phase == "rolling back":
+        ranks.until_step(6)
+        first = CheckpointStore(ranks.run).all()[0].name
+        ranks.send(f"rollback {first}")
+        ranks.until(lambda: ranks.state() is RunState.ROLLING_BACK or _position(ranks, 0) < 6)
     elif phase == "accumulation":
         ranks.until_step(box.rng.randint(1, 9))
     elif phase == "paused":
@@ -77,12 +91,19 @@ def _reach(ranks: Ranks, phase: str, box: Box) -> None:
     time.sleep(box.rng.uniform(0.0, 0.06))
 
 
+def _position(ranks: Ranks, rank: int) -> int:
+    """Return the step that a rank is at, which a rollback moves back."""
+    moves = [r.step for r in ranks.seen(rank) if isinstance(r.event, StepFinished | RolledBack)]
+    return moves[-1] if moves else 0
+
+
 def _check_stopped(ranks: Ranks) -> None:
-    steps = [ranks.step(rank) for rank in (0, 1)]
+    steps = [_position(ranks, rank) for rank in (0, 1)]
     require(steps[0] == steps[1], f"the ranks stopped at steps {steps}")
     saved = [{e.name for e in ranks.events(CheckpointSaved, rank)} for rank in (0, 1)]
     require(saved[0] == saved[1], f"the ranks saved {saved}")
-    saved_last = CheckpointStore(ranks.run).all()[-1:]
+    kept = [one for one in CheckpointStore(ranks.run).all() if one.step == steps[0]]
+    saved_last = kept[-1:]
     # Before the first step there is nothing to save.
     require(bool(saved_last) or steps[0] == 0, f"nothing saved at step {steps[0]}")
     for last in saved_last:
