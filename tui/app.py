@@ -298,7 +298,7 @@ class FttuiApp(AppBase):
         return int(count or 1)
 
     def send(self, command: AnyCommand, *, reason: str = "", guarded: bool = False) -> None:
-        """Send a command to the run and list it as sent, or tell the user why it was not sent.
+        """Send a command to the run and list it as sent, or show why it was not sent.
 
         Args:
             command: the command.
@@ -382,7 +382,7 @@ class FttuiApp(AppBase):
             self.push_screen(chosen)
 
     def _keep_theme(self, theme: Theme) -> None:
-        """Keep a theme that differs from the preferred one, or tell why it is not kept."""
+        """Save a theme that differs from the preferred one, or show why it cannot be saved."""
         if theme.name == self.preferences.theme:
             return
         self.preferences = replace(self.preferences, theme=theme.name)
@@ -432,7 +432,7 @@ def run_app(
 ) -> FttuiApp:
     """Show a run until the user leaves.
 
-    `wanted` of the returned app is the run to show next, or None if the user left for good.
+    `wanted` of the returned app is the run to show next, or None if the user left the app.
     """
     app = FttuiApp(session, run=run, preferences=user_preferences(), first=first)
     app.run()

@@ -27,7 +27,7 @@ class Incidents(msgspec.Struct, kw_only=True):
     """
 
     newest: str = ""
-    """Id of the incident that goes on; empty if none does."""
+    """Id of the open incident; empty without one."""
     step: int = 0
     """Step of the newest alert of that incident."""
     odd: str = ""
@@ -103,7 +103,7 @@ class Incidents(msgspec.Struct, kw_only=True):
             self.alarms.remove(alert)
 
     def or_saved(self, saved: Incidents) -> Incidents:
-        """Return what goes on after a checkpoint is restored.
+        """Return what continues after a checkpoint is restored.
 
         These are the incidents of this process, because a rollback ends none. If it has none, they
         are the saved ones.

@@ -183,7 +183,7 @@ def _why_not_read_again(config: RunConfig) -> str:
     """Return why streamed sources cannot be read again from an earlier row on; empty if they can.
 
     A dataset on the Hub may have changed meanwhile, and reading an earlier row starts its stream
-    anew.
+    again.
     """
     remote = [one.path for one in config.data.sources if not is_local(one.path)]
     if not remote:

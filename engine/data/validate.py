@@ -209,7 +209,7 @@ def _messages(
 def _expert_memory(config: RunConfig, source: str) -> Iterator[str]:
     """Yield a line on the memory for the weights of a mixture of experts, if that is known.
 
-    It also tells if the memory of a step is not predicted.
+    It also says if the memory of a step is not predicted.
 
     Raises:
         ModelError: A weight file is missing or damaged.

@@ -56,7 +56,7 @@ def write_embedding_files(folder: Path, config: RunConfig, hidden_size: int) -> 
 def end_with_eos(tokenizer: Any, max_length: int) -> None:
     """Make the tokenizer cut texts to `max_length` tokens that end with EOS, as in training.
 
-    A slow tokenizer gets the length only; `embedding_notes` tells users to append EOS themselves.
+    A slow tokenizer gets the length only; `embedding_notes` asks users to append EOS themselves.
     """
     tokenizer.model_max_length = max_length
     if _ends_with_eos(tokenizer) or not tokenizer.is_fast:

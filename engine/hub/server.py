@@ -100,7 +100,7 @@ class Hub:
         self._beats_locked_out = 0
         """Heartbeats in a row in which another hub held the lock of the control journal."""
         self._signalled: int | None = None
-        """The incarnation of the engine that was told to stop by a signal."""
+        """The incarnation of the engine that was stopped by a signal."""
         self.counters = ErrorCounts()
         while records := self._index.advance():
             self._observe(records)

@@ -191,7 +191,7 @@ class UnwatchedRun:
 
 
 def unwatch(trainer: Any) -> None:
-    """Put a watched trainer back as it was, and end a run that it has not begun to train.
+    """Restore a watched trainer, and end its run if no step was trained.
 
     It does nothing for a trainer that is not watched.
     """

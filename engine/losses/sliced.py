@@ -123,7 +123,7 @@ def _blocks(count: int, width: int) -> Iterator[slice]:
 def _placed(targets: Tensor, first: int, width: int) -> tuple[Tensor, Tensor]:
     """Return the row of each target in a slice of `width` rows from token `first`, [n, 1].
 
-    The second value [n] tells whether the target is in the slice; if not, the row has no meaning.
+    The second value [n] says whether the target is in the slice; if not, the row has no meaning.
     """
     local = targets - first
     inside = (local >= 0) & (local < width)

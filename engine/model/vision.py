@@ -55,7 +55,7 @@ def never_runs_on_text(model: Any, name: str) -> bool:
 
 
 def mark_as_text(base: Any, device: torch.device) -> None:
-    """Let a hook tell a model that all tokens are text, if its forward pass asks for token types.
+    """Register a hook that marks all tokens as text, if the forward pass needs token types.
 
     Raises:
         ModelError: The model attends to later tokens of a text, so it would see its targets.

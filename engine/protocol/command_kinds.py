@@ -67,7 +67,7 @@ class SaveCheckpoint(Command, frozen=True, kw_only=True, tag="SaveCheckpoint"):
     """Write a complete checkpoint now."""
 
     pin: bool = False
-    """Whether retention keeps it for good."""
+    """Whether retention never removes it."""
     note: str = ""
 
 

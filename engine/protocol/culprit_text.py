@@ -13,7 +13,7 @@ _GROUP_SHOWN = 8
 SEARCHED = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
 """Kinds of anomalies whose step is searched for culprits."""
 CULPRITS_HEADING = "## Culprits"
-"""Heading of the section of a report that tells what a search has found."""
+"""Heading of the section of a report with the result of a search."""
 
 
 def culprit_headline(event: CulpritsFound) -> str:

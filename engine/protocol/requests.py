@@ -82,7 +82,7 @@ class ReleaseControl(ClientMessage, frozen=True, kw_only=True, tag="ReleaseContr
 
 
 class Ping(ClientMessage, frozen=True, kw_only=True, tag="Ping"):
-    """Check that the hub answers, and tell it that the viewer is connected."""
+    """Check that the hub answers, and announce that the viewer is connected."""
 
 
 class FetchReport(ClientMessage, frozen=True, kw_only=True, tag="FetchReport"):

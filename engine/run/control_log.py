@@ -198,7 +198,9 @@ class Doorbell:
         try:
             self._write()
         except OSError as error:
-            log.error("the engine was not told of a new command; the hub tries again: %s", error)
+            log.error(
+                "the engine could not be notified of a new command; the hub tries again: %s", error
+            )
 
     def _write(self) -> None:
         os.pwrite(self._file.fileno(), _INT64.pack(self._known), 0)
@@ -218,7 +220,7 @@ def decision_lock(run: RunDirectory, patience_s: float = 2.0) -> Iterator[None]:
 
     So a command is either decided on before the end of the run, which then gives it an outcome if
     it was accepted, or it is refused after the end. If the other process does not release the lock
-    within `patience_s`, or there is no file to lock, this one goes on without it: a stop must be
+    within `patience_s`, or there is no file to lock, this one continues without it: a stop must be
     obeyed and an end recorded even on a disk that fails.
     """
     opened = _gate(run)

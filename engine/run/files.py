@@ -79,7 +79,7 @@ def free_bytes(folder: Path) -> int | None:
     except OSError:
         return None
     if disk.f_blocks == 0:
-        return None  # some file systems of other machines tell no sizes
+        return None  # some network file systems report no sizes
     blocks = disk.f_bfree if os.geteuid() == 0 else disk.f_bavail
     return blocks * disk.f_frsize
 

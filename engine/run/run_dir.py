@@ -114,12 +114,12 @@ class RunDirectory:
 
     @property
     def doorbell(self) -> Path:
-        """The file that tells the engine the newest sequence number of the control journal."""
+        """The newest sequence number of the control journal, for the engine."""
         return self.path / "control.seq"
 
     @property
     def stop_notice(self) -> Path:
-        """The file that tells the ranks that one of them was asked to stop while it loaded."""
+        """The file by which a rank that was stopped while it loaded notifies the other ranks."""
         return self.path / "stop.json"
 
     @property

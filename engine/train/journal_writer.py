@@ -242,7 +242,7 @@ class JournalWriter:
                     self._sync()
                 self.turn(time.monotonic())
             except Exception:
-                # Without this thread, training would go on and nothing of it would be recorded.
+                # Without this thread, training would continue without being recorded.
                 log.exception("journal: an unexpected error; writing continues")
             for done in waiting:
                 done.set()
@@ -258,7 +258,7 @@ class JournalWriter:
             self._keep_hub()
 
     def _keep_folder(self) -> None:
-        """Put back what was removed from the run folder, and say so; called once a second."""
+        """Restore what was removed from the run folder, and log it; called once a second."""
         try:
             report = self._keeper.restore_missing()
             if report.moved_to:

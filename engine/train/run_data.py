@@ -172,7 +172,7 @@ def collator(
 def keep_sample(run: RunDirectory, examples: ExampleSets) -> None:
     """Write the sample of the data into the run folder, for the app's data screen.
 
-    If that fails, the log says so and the run goes on.
+    If that fails, the log says so and the run continues.
     """
     try:
         write_sample(run, examples.sample)

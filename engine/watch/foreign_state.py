@@ -61,13 +61,13 @@ class TrainerMemory(Protocol):
         """Return a copy of what the trainer keeps."""
 
     def restore(self, kept: Any, step: int) -> None:
-        """Put back a copy that `capture` returned, and set the number of finished steps.
+        """Restore a copy that `capture` returned, and set the number of finished steps.
 
         The copy itself stays unchanged.
         """
 
     def why_lost(self, kept: Any) -> str:
-        """Return why a copy cannot be put back exactly; empty if it can."""
+        """Return why a copy cannot be restored exactly; empty if it can."""
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from .foreign_state import set_group_lr
 
 
 class LrScale:
-    """Scales the learning rates of an optimizer for one update and puts them back."""
+    """Scales the learning rates of an optimizer for one update and restores them."""
 
     def __init__(self, optimizer: Any, position: Position) -> None:
         self._optimizer = optimizer

@@ -1,4 +1,4 @@
-"""Replaced attributes of foreign objects, remembered so that all of them can be put back.
+"""Replaced attributes of foreign objects, recorded so that all of them can be restored.
 
 | object and attribute | replaced by | reason |
 |---|---|---|
@@ -25,7 +25,7 @@ ABSENT = object()
 
 
 class Undo:
-    """Replaces attributes of instances and puts the earlier ones back."""
+    """Replaces attributes of instances and restores the earlier ones."""
 
     def __init__(self) -> None:
         self._before: list[tuple[Any, str, Any]] = []
@@ -45,7 +45,7 @@ class Undo:
         return before
 
     def all(self) -> None:
-        """Put the attributes back, the newest first, except what other code has replaced since."""
+        """Restore the attributes, newest first, except those that other code has replaced since."""
         while self._before:
             owner, name, value = self._before.pop()
             now = vars(owner).get(name, ABSENT)

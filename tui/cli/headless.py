@@ -96,7 +96,7 @@ class HeadlessLog:
         yield f"state {event.state.value}{where}{f': {event.detail}' if event.detail else ''}"
 
     def _end(self, ended: ev.RunEnded, step: int) -> Iterator[str]:
-        """Yield the lines for the end, without an error that the log has told already."""
+        """Yield the lines for the end, without an error that the log has already shown."""
         if ended.error and ended.error in self._error:
             ended = msgspec.structs.replace(ended, error="")
         yield from _plain_lines(ended, step)

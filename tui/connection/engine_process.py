@@ -39,7 +39,7 @@ _OF_A_LAUNCHER = frozenset(
         "ROLE_RANK", "ROLE_NAME", "ROLE_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
     }
 )  # fmt: skip
-"""Variables that tell a process which rank of how many it is."""
+"""Variables that give a process its rank and the number of ranks."""
 _OF_LAUNCHERS = (
     *("TORCHELASTIC_", "PET_", "ACCELERATE_", "FSDP_"),
     *("OMPI_", "PMIX_", "PMI_", "MV2_COMM_", "MPI_LOCAL"),
@@ -155,7 +155,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class StartedEngine:
-    """An engine process that this process has started; it goes on when this process ends."""
+    """An engine process that this process has started; it continues after this process ends."""
 
     run: RunDirectory
     process: subprocess.Popen[bytes]

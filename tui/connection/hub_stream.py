@@ -100,7 +100,7 @@ class HubStream:
                 group.create_task(self._greet_and_pull())
                 group.create_task(self._supervise())
         except* (HubLost, ProtocolMismatch, JournalReplaced) as ended:
-            # A final error outranks the loss of the hub, after which the session would go on.
+            # A final error outranks the loss of the hub, after which the session would continue.
             raise min(ended.exceptions, key=lambda error: isinstance(error, HubLost)) from None
         finally:
             self.greeted = False
@@ -233,7 +233,7 @@ class HubStream:
                 await asyncio.wait_for(self._closed.wait(), TICK_S)
 
     def _require_hub(self) -> None:
-        """Check that the stream can go on.
+        """Check that the stream can continue.
 
         Raises:
             HubLost: the session is closed, or this hub is gone or silent.

@@ -106,7 +106,7 @@ class HubTransport:
         Raises:
             NoSuchRun: the run folder was moved or removed.
             ProtocolMismatch: the hub speaks another major version and the session is for a single
-                command; other sessions go on without the hub, read-only.
+                command; other sessions continue without the hub, read-only.
             NotOwner: hub or engine belong to another user; also only for a single command.
             JournalReplaced: the run's journal is not the one whose records were delivered.
         """

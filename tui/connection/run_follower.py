@@ -24,7 +24,7 @@ _READ_BYTES = 1024 * 1024
 
 
 class RunFollower:
-    """Reads the files of a run; each refresh goes on where the last one stopped."""
+    """Reads the files of a run; each refresh continues where the last one stopped."""
 
     def __init__(self, run: RunDirectory, clock: Callable[[], float] = time.time) -> None:
         """Follow a run; `clock` returns Unix seconds."""

@@ -136,7 +136,7 @@ def _recovery(state: AppState, command: Recover) -> list[str]:
     """Describe what `recover` will do.
 
     The numbers are those of the rollback that the anomaly's report recommends as an alternative
-    with the same effect; without one, there are none. The engine plans anew when it carries
+    with the same effect; without one, there are none. The engine plans again when it carries
     `recover` out, so settings and alarms that came after the report can change them.
     """
     anomaly = _recovered(state.run, command)

@@ -1,4 +1,4 @@
-"""The page of a race: its progress and table while it goes on, its verdict afterwards."""
+"""The page of a race: progress and table during the race, the verdict afterwards."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RacePage(RunScreen):
         text.put(lines(*(plain(row) for row in self._lines(state))))
 
     def action_interrupt(self) -> None:
-        """Pause the run in the variant that trains, once confirmed; the race can go on later."""
+        """Once confirmed, pause the run within the current variant; a resume is possible later."""
         if not self._conducted:
             self.fttui.tell("no race is running", title="race")
             return

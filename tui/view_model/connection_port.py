@@ -166,7 +166,7 @@ class Session(Protocol):
         """
 
     async def close(self) -> None:
-        """Disconnect; the run goes on."""
+        """Disconnect; the run continues."""
 
 
 @runtime_checkable

@@ -26,7 +26,7 @@ from .files import (
 
 @dataclass(frozen=True)
 class Started:
-    """A configuration with the settings of its start adapter, and what to tell the user."""
+    """A configuration with the settings of its start adapter, and notes for the user."""
 
     loaded: LoadedConfig
     problems: list[Problem]

@@ -12,7 +12,7 @@ from .problem import Problem
 
 
 class BudgetUsedUp(ConfigError):
-    """The run has used up its budget before it could go on."""
+    """The budget was already used up when the run was resumed."""
 
 
 def check_budget(config: RunConfig) -> Iterator[Problem]:
@@ -62,7 +62,7 @@ def budget_of(config: RunConfig) -> Budget | None:
 
 
 def require_budget_left(config: RunConfig, used: Usage, resume: str) -> None:
-    """Refuse to go on with a run whose budget is used up; `resume` is the command that resumes it.
+    """Refuse to resume a run whose budget is used up; `resume` is the command that resumes it.
 
     Raises:
         BudgetUsedUp: it is; the text says how to raise it.
@@ -75,6 +75,6 @@ def require_budget_left(config: RunConfig, used: Usage, resume: str) -> None:
 
 
 def way_on(spent: Spent, resume: str) -> str:
-    """Return how to go on with a run that has used up a limit."""
+    """Return how to resume a run that has used up a limit."""
     higher = f"{1.5 * max(spent.limit, spent.used):.3g}"
     return f"raise it to continue: {resume} --set {spent.key}={higher}"

@@ -87,7 +87,7 @@ NEARLY = {
     "gptq": "the GPTQ weights are dequantized while they are loaded",
     "bfloat16_full": "the precision of the adapter is train.adapter_precision",
 }
-_RELORA = "plain LoRA is trained: adapters are not merged and started anew on the way"
+_RELORA = "plain LoRA is trained: adapters are not merged and restarted during training"
 _RESTARTS = "the schedule does not restart"
 DROPPED = {
     **dict.fromkeys(("relora", "relora_steps", "relora_warmup_steps"), _RELORA),

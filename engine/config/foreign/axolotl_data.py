@@ -197,7 +197,7 @@ class _Dataset:
     def sources(self) -> list[dict[str, Any]]:
         """Return the entries of `data.train`, and add rows about the keys of this one to the draft.
 
-        There are several if it names several files. If the type tells the record format, it is
+        There are several if it names several files. If the type names the record format, it is
         under `format`, which is no key of a source.
         """
         paths = self._paths()

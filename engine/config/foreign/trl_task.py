@@ -80,8 +80,8 @@ def task_of(draft: Draft, file: str) -> TaskFound:
     if any(draft.get(key) is not None for key in _SUPERVISED):
         return TaskFound("sft")
     why = (
-        "no key tells the trainer, and it is read as supervised; say which one it is with --task "
-        "sft, dpo, kto or reward, or with --set preference.loss=orpo (or cpo)"
+        "no key shows which trainer it is for, so it is read as supervised; say which one it is "
+        "with --task sft, dpo, kto or reward, or with --set preference.loss=orpo (or cpo)"
     )
     return TaskFound("sft", why, _name_of_other(draft, file, ()))
 

@@ -155,7 +155,7 @@ def estimate_memory(
 ) -> MemoryEstimate:
     """Estimate the memory that one rank of a run needs on its device.
 
-    `bf16` tells whether a GPU supports it; without it, `model.precision: auto` is fp32.
+    `bf16` says whether a GPU supports it; without it, `model.precision: auto` is fp32.
     """
     formats = _Formats.of(config, device == "cuda" and bf16)
     adapters = _trained_tensors(config, arch)

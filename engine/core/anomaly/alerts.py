@@ -35,7 +35,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     ratio: float | None = None
     """Value over baseline."""
     explained_by: str = ""
-    """The one odd record that explains it, as the losses of rows tell; empty without one."""
+    """The one odd record that explains it, by the losses of the rows; empty without one."""
     incident: str = ""
     """Id of the first alert of the same cause; empty for a hint, or if it was never raised."""
 

@@ -48,7 +48,7 @@ NORMAL_SD = 4.0
 EXCURSION_SD = 2.0
 """Residuals above this after an alarm belong to the same excursion."""
 GROWN_RISE = math.log(2)
-"""Rise above the value that raised an alarm from which an excursion is told again."""
+"""Rise above the value that raised an alarm from which an excursion is reported again."""
 QUIET_RECORDS = 10
 """Records without further alarms after an alarm, so that one excursion raises one alarm."""
 RECORD_TAIL = Prior(threshold=1.28, excess=0.5, weight=10)
@@ -124,7 +124,7 @@ class Signal(msgspec.Struct):
     def sds(self) -> list[float]:
         """Return the standard deviation of a record, and the one to compare levels by.
 
-        They change slowly, so after the first `FRESH_RECORDS` records they are computed anew only
+        They change slowly, so after the first `FRESH_RECORDS` records they are computed again only
         every `NOISE_EVERY` records.
         """
         known, count = self.known_sds, self.count

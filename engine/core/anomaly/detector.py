@@ -343,7 +343,7 @@ class Detector:
         """Return the worst memory leak that a record completes, or no finding.
 
         Its text names the other ranks whose memory leaks. Another number of ranks than before
-        starts the detection anew.
+        restarts the detection.
         """
         memories = self._state.memories
         if len(memories) != len(memory):

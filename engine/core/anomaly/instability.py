@@ -13,9 +13,10 @@ from .scale import FROM_ZERO, Scale
 from .trend import ColdStart, Trend
 
 LOSS_RISE = math.log(1.3)
-"""Least effect size: a loss 30 % above its level is a spike if noise does not explain it."""
+"""Least effect size: a loss 30 % above its usual value is a spike if noise does not explain it."""
 CLEAR_SD, CLEAR_RISE = 20.0, 0.05
-"""In a quiet run a loss 20 standard deviations above its level is a spike too, from 5 % on."""
+"""In a quiet run a loss 20 standard deviations above its usual value is a spike too, from 5 %
+on."""
 LINEAR_RISE = math.asinh(1)
 """Where ratios mean nothing, a loss must rise by one unit of the scale."""
 LINEAR_LIFT = 4.0
@@ -23,7 +24,7 @@ LINEAR_LIFT = 4.0
 GRAD_RISE = math.log(8)
 """A smaller rise of the gradient norm harms nothing; norms are noisier than losses."""
 GRAD_ANY = math.log(10)
-"""A norm of 10 times its level is an explosion if normal noise does not explain it.
+"""A norm of 10 times its usual value is an explosion if normal noise does not explain it.
 
 The extrapolated tail of smaller norms does not raise this threshold, outliers of its size do.
 """

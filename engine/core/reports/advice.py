@@ -15,7 +15,7 @@ from ..anomaly import ALARM, Alert
 from ..recovery import MAX_ATTEMPTS, RecoveryAttempt, RecoveryForecast
 
 STAY_LR_FACTOR, CALM_LR_FACTOR = 0.5, 0.7
-"""Factors on the learning rate that are recommended for going on without a rollback."""
+"""Factors on the learning rate that are recommended for continuing without a rollback."""
 CALM_CLIP_SHARE = 1.5
 """The recommended clip over the upper end of the usual gradient norms."""
 

@@ -22,7 +22,7 @@ MANY_EPOCHS = 3.0
 
 
 class Signs(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence that tells causes apart; None or empty if unknown."""
+    """Evidence that distinguishes the causes; None or empty if unknown."""
 
     grad_ratio: float | None = None
     """Gradient norm divided by the upper end of its usual range."""

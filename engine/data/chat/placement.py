@@ -140,7 +140,7 @@ class Placement:
         if text is None:
             return None
         if not self._mixed and self.text.startswith(text):
-            # The template writes this part alike whether or not the conversation goes on.
+            # The template writes this part alike whether or not the conversation continues.
             own = [one for one in self._placed_of.get(message, []) if one.end <= len(text)]
         else:
             own = self._either([message], text, message + 1) or []

@@ -267,7 +267,7 @@ class _Search:
     def _is_header(self, shared: str, following: str) -> bool:
         """Whether `shared`, a beginning of the generation prompt, is a whole word in `following`.
 
-        It is not if a word or special token of `following` goes on behind it.
+        It is not if a word or special token of `following` continues after it.
         """
         special = list(self._finder.special(following))
         if special and special[0].start() == 0 and len(shared) < special[0].end():

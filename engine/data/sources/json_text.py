@@ -74,7 +74,7 @@ def _has_lines(open_text: Callable[[], IO[str]]) -> bool:
     if len(lines) < 2:
         return False
     rows = [_is_row(line) for line in lines]
-    # A value that goes on behind these lines may also be a broken line near their end.
+    # A value that continues after these lines may also be a broken line near their end.
     goes_on = more and sum(rows) < len(rows) / 2
     return all(rows) or (any(rows) and not _span_lines("\n".join(lines), goes_on=goes_on))
 

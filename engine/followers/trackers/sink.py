@@ -26,7 +26,7 @@ class Sink(Protocol):
     ) -> int | None:
         """Begin or continue the tracker run of a timeline.
 
-        A new one is told the configuration of the run, once.
+        A new run of the tracker gets the configuration of the run, once.
 
         Args:
             run: the run.
@@ -50,5 +50,5 @@ class Sink(Protocol):
         """End the open tracker run; without an open one, do nothing.
 
         Args:
-            outcome: `finished` or `failed`; empty if the run goes on.
+            outcome: `finished` or `failed`; empty if the run continues.
         """

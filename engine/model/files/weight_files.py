@@ -33,7 +33,7 @@ def check_weight_files(source: str, revision: str | None = None) -> str | None:
     Returns:
         A remark on a layer without some weights that other layers have; None if there is none,
         or if the model is not on this machine.
-        Some architectures are made so; only loading the model tells whether weights are missing.
+        Some architectures are made so; only loading the model shows whether weights are missing.
 
     Raises:
         ModelError: A file is missing or truncated, disagrees with the index, or lacks a layer.

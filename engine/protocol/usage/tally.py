@@ -1,4 +1,4 @@
-"""The usage of a run as its journal tells it, also where a process ended without a last word."""
+"""The usage of a run according to its journal, also if a process ended without a final record."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _writes_here(pid: int) -> bool:
 
 @dataclass(frozen=True)
 class FolderReport:
-    """The result of one check of a run folder: the files put back, or its new place."""
+    """The result of one check of a run folder: the files restored, or its new place."""
 
     put_back: list[str] = field(default_factory=list)
     """The files and folders that were missing and are there again."""
@@ -64,7 +64,7 @@ class FolderReport:
 
 
 class FolderKeeper:
-    """Holds the small files of a run open and puts back what is removed."""
+    """Keeps the small files of a run open and restores those that are removed."""
 
     def __init__(self, run: RunDirectory) -> None:
         self._run = run
@@ -77,7 +77,7 @@ class FolderKeeper:
         self.restore_missing()
 
     def restore_missing(self) -> FolderReport:
-        """Put missing files and folders back, open new ones, and report what was done.
+        """Restore missing files and folders, open new ones, and report what was done.
 
         A folder that was moved is left alone, also if there is another one in its place now.
 

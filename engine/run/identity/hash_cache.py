@@ -22,15 +22,15 @@ from ..files import hash_file, write_atomically
 SMALLEST_BYTES = 2**20
 """Size from which a hash is kept on disk; a smaller file is hashed as fast as the cache is read."""
 SETTLED_NS = 2 * 10**9
-"""Age from which a file's times tell versions apart: file systems store times in steps of up to
-two seconds, so a younger file may change again while its times stay the same."""
+"""Age from which a file's times distinguish its versions: file systems store times in steps of up
+to two seconds, so a younger file may change again while its times stay the same."""
 _ATTEMPTS = 3
 """How often a file that changes while it is read is read at most."""
 _BLOB = re.compile(r"[0-9a-f]{64}")
 
 
 class FileStamp(msgspec.Struct, frozen=True):
-    """Inode, size and times, which tell two versions of a file apart without reading them."""
+    """Inode, size and times, which distinguish two versions of a file without reading them."""
 
     inode: int
     size: int

@@ -52,7 +52,7 @@ def build_beat(
         last_seq: sequence number of the newest record in the journal.
         now: Unix seconds.
         hub: what the hub knows.
-        copies: the copies of checkpoints known so far; None reads them anew.
+        copies: the copies of checkpoints known so far; None reads them again.
         damaged_bytes: damaged bytes of the journal that were left out.
     """
     lost = state is RunState.LOST

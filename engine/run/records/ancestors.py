@@ -22,7 +22,8 @@ class _Ancestors:
                 self.here = list(self.of.get(name, []))
             case CheckpointSaved(name=name, mean_of=mean_of):
                 self.of[name] = [*self.here, name]
-                # Training goes on beside a mean, unless a rollback or a resume takes it there.
+                # Training does not continue from a mean, unless a rollback or a resume takes it
+                # there.
                 self.here = self.here if mean_of else self.of[name]
                 return name
             case _:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ExactState(Protocol):
-    """Everything that training changes: capture it, write it, read it and put it back."""
+    """All state that training changes: capture it, write it, read it and restore it."""
 
     def mark(self, position: int) -> Boundary:
         """Return the state before a step that starts at this data position, to undo the step."""

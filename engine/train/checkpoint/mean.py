@@ -1,7 +1,7 @@
 """The mean of several checkpoints, put in place of the live weights for a while.
 
-The live state is held on the host meanwhile and put back afterwards to the last bit, so that
-training goes on as if nothing had happened.
+The live state is kept on the host meanwhile and restored afterwards to the last bit, so that
+training continues as if nothing had happened.
 
 Source: Wortsman et al. 2022, Model soups (arXiv:2203.05482); Izmailov et al. 2018, Averaging
 weights leads to wider optima (arXiv:1803.05407).
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class HeldState(Protocol):
-    """A state that can be held in memory, replaced, and put back."""
+    """A state that can be kept in memory, replaced, and restored."""
 
     def hold(self) -> Any:
         """Return a copy of the whole live state on the host."""

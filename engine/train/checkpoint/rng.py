@@ -20,11 +20,11 @@ _MT19937_BYTES = 4 * 625
 
 
 class _NumpyReader:
-    """Reads NumPy's global generator; a state that has not changed is not built anew.
+    """Reads NumPy's global generator; a state that has not changed is not rebuilt.
 
     Building one takes a hundred times as long as comparing its bytes. The spare normal number lies
     outside of these bytes, and can be taken without a change to them; while there is one, the state
-    is built anew. One appears with a change of the bytes only.
+    is rebuilt. One appears with a change of the bytes only.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class _NumpyReader:
 
 
 class _PythonReader:
-    """Reads Python's global generator; a state that has not changed is not built anew.
+    """Reads Python's global generator; a state that has not changed is not rebuilt.
 
     To build a state takes 625 Python integers. Instead the bytes of the generator object are
     compared with the last ones, if a test generator shows that the object holds its state.

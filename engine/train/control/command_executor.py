@@ -384,7 +384,7 @@ class CommandExecutor:
     def _average(self, command: AverageCheckpoints) -> tuple[str, str]:
         """Evaluate the mean of checkpoints, and keep it as a checkpoint if it is better.
 
-        The run's own weights are put back afterwards. The evaluation of the mean is no point of
+        The run's own weights are restored afterwards. The evaluation of the mean is no point of
         the run's curves, and counts neither for early stopping nor for the detector.
         """
         mean, metric = self._mean, self._config.checkpoint.best or "loss"

@@ -95,7 +95,7 @@ class OneShotCommands(Protocol):
         """Put the settings in force that the next step is trained with from its first batch on."""
 
     def rewind(self) -> None:
-        """Drop the step in progress: put model and data back to the boundary of the last `mark`."""
+        """Drop the step in progress: restore model and data to the boundary of the last `mark`."""
 
 
 class Commands(Protocol):

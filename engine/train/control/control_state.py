@@ -131,7 +131,7 @@ class ControlState:
         self.halted = reason
 
     def lift_halt(self) -> None:
-        """Let training go on after a halt."""
+        """Let training continue after a halt."""
         self.halted = None
 
     def end_run(self, reason: str = "") -> None:

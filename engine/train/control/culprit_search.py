@@ -43,7 +43,7 @@ _described = msgspec.msgpack.Decoder(list[Culprit])
 
 
 class RepeatableState(ExactState, Protocol):
-    """An exact state that can be held in memory and put back."""
+    """An exact state that can be kept in memory and restored."""
 
     @property
     def why_not_repeated(self) -> str:
@@ -285,7 +285,7 @@ class CulpritFinder:
         """Prepare the next step; False after the last one, when the run's own state is back.
 
         Raises:
-            TrainingFailed: the run's own state could not be put back exactly.
+            TrainingFailed: the run's own state could not be restored exactly.
         """
         now = self._now
         if now is None:

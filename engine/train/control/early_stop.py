@@ -1,9 +1,9 @@
 """Early stop: ends an engine that is asked to stop while it imports libraries or loads the model.
 
 Nothing has to be saved then. A signal interrupts Python code at once; code of a library that does
-not return to Python is left after a few seconds. Of several ranks each leaves by itself, and tells
-the others. A rank that has come to the first boundary waits there for all others, so none of them
-trains while another one leaves.
+not return to Python is left after a few seconds. With several ranks, each ends by itself and
+notifies the others. A rank that has come to the first boundary waits there for all others, so none
+of them trains while another one leaves.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class EarlyStop:
         """Make a watch that does not run yet.
 
         Args:
-            event_log: tells whether the run is still starting, and has finished a step.
+            event_log: shows whether the run is still starting, and has finished a step.
             signals: the stop signals of the process.
             stop_waits: returns whether a stop command waits; called in the thread.
             leave: ends the process without its main thread; called in the thread.
-            notice: tells the other ranks; None if there are none.
+            notice: notifies the other ranks; None if there are none.
             stuck_s: seconds after which a main thread that cannot be interrupted is left.
         """
         self._event_log = event_log

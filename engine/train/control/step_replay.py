@@ -43,7 +43,7 @@ class StepReplay(Protocol):
         """Max gradient norm of the step that is repeated; None if there was no limit."""
 
     def judge(self, loss: float, grad_norm: float) -> None:
-        """Pass the figures of the repeated step to the replay, which decides how it goes on.
+        """Pass the figures of the repeated step to the replay, which decides how to continue.
 
         Args:
             loss: this rank's share of the loss.

@@ -89,7 +89,7 @@ class ShardedModel:
         return self._shapes[name]
 
     def reshard(self) -> None:
-        """Let the next pass gather all weights anew, because the parts have changed."""
+        """Let the next pass gather all weights again, because the parts have changed."""
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()

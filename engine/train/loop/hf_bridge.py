@@ -175,7 +175,7 @@ class SteppedTrainer(OwnOptimizer):
     ) -> tuple[list[Any], Any]:
         """Handle the boundary before a step; return its batches and the number of labelled tokens.
 
-        If the run ends here, the trainer is told to stop and gets no batches and None.
+        If the run ends here, the trainer's stop flag is set, and it gets no batches and None.
         """
         if not self.step_loop.begin_step():
             self.control.should_training_stop = True  # type: ignore[attr-defined]  # of the trainer
@@ -281,7 +281,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Tell the step loop that the optimizer ran, unless the loss scaler skipped the update."""
+        """Report to the step loop that the optimizer ran, unless the loss scaler skipped it."""
         if not kwargs["optimizer"].step_was_skipped:
             self._step_loop.optimizer_stepped()
 
@@ -290,7 +290,7 @@ class StepCallback(TrainerCallback):  # type: ignore[misc]  # transformers is un
     ) -> None:
         """Journal the step; a dropped step is undone and does not count.
 
-        Training goes on unless this was the last planned step and it counted.
+        Training continues unless this was the last planned step and it counted.
         """
         self._trainer.report_position()
         planned = state.global_step < args.max_steps

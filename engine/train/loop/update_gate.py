@@ -65,7 +65,7 @@ class UpdateGate:
 
 
 class FinalGate(UpdateGate):
-    """Lets the device refuse the updates whose loss or norm is not finite, for good.
+    """Lets the device discard updates whose loss or norm is not finite.
 
     An update that is finite is always applied, so nothing is left to be made later, and the loop
     around it continues as without a gate. Where the gradients of an update are to be measured, the

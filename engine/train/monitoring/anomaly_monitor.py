@@ -103,7 +103,7 @@ class AnomalyMonitor:
         """Whether the newest step had the model run once more, for the losses of its rows."""
 
     def restore(self, state: AnomalyMonitorState) -> None:
-        """Continue from a checkpoint's state; open alerts stay open, and an incident goes on."""
+        """Continue from a checkpoint's state; open alerts and an open incident stay open."""
         state.alerts = state.alerts[-ALERTS_KEPT:]
         state.open = self.state.open | state.open
         state.incidents = self.state.incidents.or_saved(state.incidents)

@@ -94,7 +94,7 @@ class StepProfiler:
         record_spans(on=True)
 
     def end_step(self, tokens: int, *, counted: bool, conclude: Callable[[], None]) -> None:
-        """End a step of the profile; after a dropped step the whole profile begins anew.
+        """End a step of the profile; after a dropped step the whole profile is restarted.
 
         Args:
             tokens: tokens of the step on this rank.

@@ -47,7 +47,7 @@ class ChatModel:
     sharded: bool = False
     """Whether each rank has a part of the model, so that all must generate."""
     notes: Sequence[str] = ()
-    """What to tell about the answers."""
+    """Notes about the answers for the user."""
 
     @property
     def answerers(self) -> list[str]:
@@ -104,7 +104,7 @@ def why_no_base(config: RunConfig) -> str:
 
 
 def chat_notes(config: RunConfig) -> list[str]:
-    """Return what to tell about the answers of a run."""
+    """Return notes about the answers of a run for the user."""
     notes = []
     if config.adapter.start is not None and config.adapter.merge_first:
         notes.append("the base is the model with the adapter that was merged at the start")
@@ -114,7 +114,7 @@ def chat_notes(config: RunConfig) -> list[str]:
 
 
 class GrowingAnswer(StoppingCriteria):  # type: ignore[misc]  # transformers is untyped
-    """Follows a text while it is generated: tells how it grows, and ends it when asked."""
+    """Follows a text while it is generated: reports its growth, and ends it on request."""
 
     def __init__(
         self,
@@ -297,7 +297,7 @@ class ChatResponder:
         return "; ".join(self._agreement.errors(error)), stopped
 
     def _go_on(self, interrupted: Callable[[], bool]) -> bool:
-        """Tell the waiting ranks that the answer goes on, and ask with them whether it may."""
+        """Signal the waiting ranks that the answer continues, and agree on whether it may."""
         self._agreement.rows([1.0])
         return interrupted()
 

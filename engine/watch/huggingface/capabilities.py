@@ -217,7 +217,7 @@ def forget_generated(trainer: Any) -> None:
 def _generates(kind: type[Any]) -> bool:
     """Whether a class generates its data, by its name, that of a base class, or its methods.
 
-    Unsloth writes the trainers of TRL anew, under names such as `UnslothGRPOTrainer`.
+    Unsloth generates trainers from those of TRL, under names such as `UnslothGRPOTrainer`.
     """
     names = [one.__name__ for one in kind.__mro__]
     named = any(sign in name for name in names for sign in _GENERATING)

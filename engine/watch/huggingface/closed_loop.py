@@ -8,7 +8,7 @@
 | `accelerator.clip_grad_norm_` | `check_update` | set the learning rate, clip, check the update |
 | `on_pre_optimizer_step` | `check_update` | the same for a trainer that does not clip |
 | `optimizer.step` | `may_update` | refuse the update |
-| `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
+| `on_optimizer_step` | `optimizer_stepped` | restore the scheduled learning rate |
 | `on_step_end` | `end_step` | journal the step |
 
 All epochs are one method, `_inner_training_loop`, which keeps its position and the summed loss in
@@ -48,7 +48,7 @@ class ClosedLoop(HfLoop):
     def take_batches(self, epoch_iterator: Any, num_batches: int, *rest: Any) -> Any:
         """Handle the boundary before a step, then return its micro-batches.
 
-        If the run ends at the boundary there are none, and the trainer is told to stop. Once
+        If the run ends at the boundary there are none, and the trainer's stop flag is set. Once
         watching has ended, the trainer takes them by itself.
         """
         hooks, original = self._hooks, self.original["get_batch_samples"]

@@ -8,7 +8,7 @@
 | `training_step`, after it | `after_backward`, `record_loss` | drop the step; its loss |
 | `_clip_grad_norm` | `check_update` | set the learning rate, clip, check the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update, on the host or on the device |
-| `on_optimizer_step` | `optimizer_stepped` | put the scheduled learning rate back |
+| `on_optimizer_step` | `optimizer_stepped` | restore the scheduled learning rate |
 | `on_step_end` | `end_step` | journal the step |
 
 The position of the loop is in local variables of `_run_epoch`. After a rollback that frame is left
@@ -205,7 +205,7 @@ class HfLoop:
     def get_batch_samples(self, epoch_iterator: Any, num_batches: int, device: Any) -> Any:
         """Handle the boundary before a step, then return its micro-batches.
 
-        If the run ends at the boundary there are none, and the trainer is told to stop.
+        If the run ends at the boundary there are none, and the trainer's stop flag is set.
 
         Raises:
             LoopLeft: a command has moved the position, so the epoch has to be entered again.

@@ -59,7 +59,7 @@ class HfMemory:
         )
 
     def restore(self, kept: MemoryCopy, step: int) -> None:
-        """Put a copy back, cut the log history to its length then, and set the finished steps.
+        """Restore a copy, cut the log history to its length then, and set the finished steps.
 
         Requests to stop the epoch or the training are withdrawn.
         """
@@ -77,7 +77,7 @@ class HfMemory:
         self.stepped()
 
     def why_lost(self, kept: MemoryCopy) -> str:
-        """Return why a copy cannot be put back exactly; empty if it can."""
+        """Return why a copy cannot be restored exactly; empty if it can."""
         return self._own.why_lost(kept.own)
 
     def stepped(self) -> None:

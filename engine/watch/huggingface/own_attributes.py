@@ -91,7 +91,7 @@ class OwnAttributes:
         return kept
 
     def restore(self, kept: AttributesCopy) -> None:
-        """Put a copy back; data that a method has made an attribute since is removed."""
+        """Restore a copy; attributes that methods have created since then are removed."""
         held = vars(self._trainer)
         for name in (held.keys() & self._used) - kept.same.keys() - kept.restorers.keys():
             if isinstance(held[name], (*_LEAVES, *_CONTAINERS, Tensor)):
@@ -103,7 +103,7 @@ class OwnAttributes:
 
     @staticmethod
     def why_lost(kept: AttributesCopy) -> str:
-        """Return why a copy cannot be put back exactly; empty if it can."""
+        """Return why a copy cannot be restored exactly; empty if it can."""
         for one in kept.uncopied:
             if one.changed:
                 return (

@@ -238,7 +238,7 @@ def _gate(watched: Watched) -> FinalGate | None:
 
 
 def in_its_own_time(device: torch.device) -> bool:
-    """Whether a device computes while the host goes on."""
+    """Whether the device computes asynchronously to the host."""
     return device.type == "cuda"
 
 

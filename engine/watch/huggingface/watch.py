@@ -236,7 +236,7 @@ class WatchedTraining:
             )
 
     def _abandon(self, error: Exception) -> None:
-        """Stop watching after an error of our own; the training of the script goes on."""
+        """Stop watching after an error of our own; the script continues training."""
         if self._session is not None:
             self._session.restore_lr()
         abandon(self._script_run, error)
@@ -279,7 +279,7 @@ def _say_unwatched(error: Exception) -> None:
 
 
 def unwatch_trainer(trainer: Any) -> None:
-    """Put a watched trainer back as it was; do nothing for one that is not watched."""
+    """Restore a watched trainer; do nothing for one that is not watched."""
     watch = _watch_over(trainer)
     if watch is not None:
         watch.remove()

@@ -76,7 +76,7 @@ class LightningHooks:
         self._tell(lambda run: run.fail(run_end_after(exception)))
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Put back what was changed in the trainer."""
+        """Restore what was changed in the trainer."""
         self._tell(lambda run: run.close())
         self._run = None
 

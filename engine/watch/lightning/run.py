@@ -5,7 +5,7 @@
 | `on_train_batch_start` | `begin_step`, `fetch` | run commands, at the first batch |
 | `on_before_backward` | `record_loss` | the loss of the step |
 | `on_before_optimizer_step` | `check_update`, `may_update` | set rate and clip, refuse the update |
-| step hook of the optimizer | | put the scheduled learning rate back |
+| step hook of the optimizer | | restore the scheduled learning rate |
 | `on_train_batch_end` | `end_step`, `begin_step` | journal the step, run commands, end the run |
 
 Lightning keeps its position in the data and in its loops to itself, so nothing goes back; and a
@@ -200,7 +200,7 @@ class LightningRun(LoopRun):
             self._monitor.evaluated(metrics)
 
     def close(self) -> None:
-        """Put back what was changed in the trainer."""
+        """Restore what was changed in the trainer."""
         self._restore_lr()
         self._lightning.gradient_clip_val = self._clip_before
 

@@ -265,7 +265,7 @@ class LoopRun:
         self._end(run_end_after(error) if error else None)
 
     def _abandon(self, error: Exception) -> None:
-        """Stop watching after an error of our own; the loop goes on."""
+        """Stop watching after an error of our own; the loop continues."""
         self._restore_lr()
         abandon(self._script_run, error)
 

@@ -250,7 +250,7 @@ def _left(environment: Mapping[str, str]) -> str:
 
 
 def variables_of_launchers(environment: Mapping[str, str]) -> list[str]:
-    """Return the variables, as K=V, by which a launcher tells a process its rank."""
+    """Return the variables, as K=V, by which a launcher passes a process its rank."""
     ranks = ("rank", "size", "local_rank")
     names = [kind[one] for of in LAUNCHERS.values() for kind in of.variables for one in ranks]
     return [f"{name}={environment[name]}" for name in dict.fromkeys(names) if name in environment]

@@ -1,7 +1,7 @@
 """The processes of a launcher on one node: the first starts the ranks, the others wait for it.
 
 The first one listens at an abstract socket, whose name follows from the process of the launcher, so
-that no file is left behind. It tells the others its exit code, with which they end, too.
+that no file is left behind. It sends the others its exit code, with which they end, too.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _name(place: LauncherPlace) -> str:
 
 @contextmanager
 def _gathered(place: LauncherPlace) -> Iterator[Callable[[int], None]]:
-    """Wait for the other processes of this node; yield a function that tells them an exit code.
+    """Wait for the other processes of this node; yield a function that sends them an exit code.
 
     Raises:
         ConfigError: some did not come, or another process has the place of this one.

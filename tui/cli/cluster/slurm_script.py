@@ -37,7 +37,7 @@ def batch_script(request: SlurmRequest) -> str:
     """Return the text of the batch script.
 
     At the time limit, or when the job is preempted, the run saves a checkpoint and stops. The job
-    is then queued again, and the same run goes on from that checkpoint.
+    is then queued again, and the same run is resumed from that checkpoint.
     """
     words = " ".join(map(quote, request.command))
     return "\n".join(

@@ -46,7 +46,7 @@ class Track(Protocol):
 
 @dataclass(frozen=True)
 class Telling:
-    """What is called while a race goes on."""
+    """Functions that are called during a race."""
 
     save: Callable[[], None]
     """Called after each change of the state, to store it."""

@@ -1,4 +1,4 @@
-"""`race`: try settings on a run from one exact checkpoint, and go on with the best."""
+"""`race`: compare settings from one exact checkpoint of a run, and continue with the best."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
 
 
 def _kept(state: RaceState) -> int | None:
-    """Return the index of the variant that the run goes on with; None to go back.
+    """Return the index of the variant that the run continues with; None to return to the start.
 
     Raises:
         CheckpointError: the wanted variant has no checkpoint.

@@ -42,7 +42,7 @@ class TrialStarter(Protocol):
 
 @dataclass(frozen=True)
 class SweepTelling:
-    """What is called while a sweep goes on."""
+    """Functions that are called during a sweep."""
 
     progress: Callable[[OpenTrial, TrialRecord], None]
     """Called again and again while a trial trains."""
@@ -120,7 +120,7 @@ class TrialLoop:
     def _only_failures(self, before: Sequence[int]) -> bool:
         """Whether no trial has succeeded, and enough have failed since this process began.
 
-        What let those of an earlier process fail may be mended since.
+        The cause of failures in an earlier process may have been corrected since.
         """
         ended = [one for one in self._study.results() if one.state != "open"]
         since = [one for one in ended if one.number not in before]

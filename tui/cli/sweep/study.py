@@ -67,7 +67,7 @@ class OpenTrial:
 
 
 class Study:
-    """The trials of a sweep, stored in its folder, so that another process can go on with them.
+    """The trials of a sweep, stored in its folder, so that another process can resume the sweep.
 
     Raises:
         FttuiError: the file of the study is damaged.
@@ -95,7 +95,7 @@ class Study:
                 f"{folder.study} is damaged ({error}); the runs of its trials are untouched: begin "
                 "another sweep"
             ) from None
-        # Another seed in each process, or one that goes on would draw the first values again.
+        # Each process needs another seed, or a resumed sweep would draw the first values again.
         self._study.sampler = _sampler(plan, plan.seed + len(self._study.trials))
         self._distributions = {axis.key: _distribution(axis) for axis in space}
 

@@ -96,7 +96,7 @@ def _can_evaluate(run: RunDirectory) -> bool | None:
 
 
 def _require_metric(run: RunDirectory, by: str) -> None:
-    """Check that evaluations of a run have a metric, as far as its configuration and journal tell.
+    """Check that evaluations of a run have a metric, as far as its configuration and journal show.
 
     Raises:
         ConfigError: they do not have it.

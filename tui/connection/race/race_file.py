@@ -1,4 +1,4 @@
-"""The file of a run folder that holds the newest race of the run, so that it can go on later."""
+"""The file with the newest race of a run, from which an interrupted race is resumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that conducts a race for the app; it goes on when the app is closed."""
+"""The process that runs a race for the app; it continues when the app is closed."""
 
 from __future__ import annotations
 

@@ -228,7 +228,7 @@ class SessionBase:
             ) from None
 
     async def close(self) -> None:
-        """Give control up and disconnect; the run goes on."""
+        """Release control and disconnect; the run continues."""
         if not (self.read_only or self.one_shot):
             # Also without control as far as known: heartbeats lag behind, and releasing control
             # that this viewer does not hold changes nothing.

@@ -198,7 +198,7 @@ class BridgeStream:
 
     @property
     def _expects_more(self) -> bool:
-        """Whether the run goes on, or not all of its journal was delivered yet."""
+        """Whether the run is live, or a part of its journal was not delivered yet."""
         return self._run.served or self._session.feed.last_seq < self._run.head_seq
 
     async def _supervise(self) -> None:

@@ -31,20 +31,21 @@ REPORTS_READ = 8
 def open_report(app: AppBase, name: str) -> None:
     """Fetch the reports of an incident's alarms and show it; `name` is its id or that of an alarm.
 
-    That a report cannot be fetched is told.
+    If a report cannot be fetched, a notification says so.
     """
     app.run_worker(_open_report(app, name), group="report", exclusive=True)
 
 
 def change_control(app: AppBase, *, take: bool) -> None:
-    """Take control of the run, or give it up; a refusal is told."""
+    """Take control of the run, or release it; a refusal is shown."""
     app.run_worker(_change_control(app, take=take), group="control", exclusive=True)
 
 
 def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     """Read the chosen runs and open the compare screen.
 
-    This run, remote runs and those beyond the number of colours are left out, which is told.
+    This run, remote runs and those beyond the number of colours are left out, and a notification
+    says so.
     """
     app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
 

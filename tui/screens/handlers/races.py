@@ -1,4 +1,4 @@
-"""The handler of races: it asks for variants, tells the cost, and starts what conducts the race."""
+"""The handler of races: asks for variants, shows the cost, and starts the race in a process."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TITLE = "race"
 
 
 def ask_race(app: AppBase) -> None:
-    """Ask for the variants of a race; show the race that goes on, if there is one."""
+    """Ask for the variants of a race; show the race in progress, if there is one."""
     if (run := _run_of(app)) is not None:
         _work(app, _open(app, run, _chosen_checkpoint(app)))
 
 
 def begin_race(app: AppBase, text: str, checkpoint: str | None = None) -> None:
-    """Tell what a race of typed words costs, and start it once confirmed.
+    """Show the cost of a typed race, and start it once confirmed.
 
     An empty text shows the newest race instead.
     """

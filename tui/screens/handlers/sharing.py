@@ -103,7 +103,7 @@ def _copy_command(app: AppBase) -> None:
 
 
 def _to_clipboard(app: AppBase, text: str, what: str) -> None:
-    """Copy by OSC 52, which works over ssh; some terminals must be told to allow it."""
+    """Copy by OSC 52, which works over ssh; some terminals must be configured to allow it."""
     app.copy_to_clipboard(text)
     app.tell(f"copied: {what}, {fmt.plural(len(text), 'character')}", "information")
 

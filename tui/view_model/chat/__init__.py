@@ -1,1 +1,1 @@
-"""Chats with the models of a run, as the journal tells them, and settings of the next prompt."""
+"""Chats with the models of a run, according to the journal, and settings of the next prompt."""

@@ -52,13 +52,13 @@ class SurvivingTimeline:
     left_out: tuple[str, ...] = ()
     """Commands that may have changed settings, which their records lack; not among `changes`."""
     means: tuple[str, ...] = ()
-    """Checkpoints that training went on from and that are the mean of others, which no command
+    """Checkpoints from which training continued and that are means of others, which no command
     leads to."""
 
 
 @dataclass
 class _Segment:
-    """Records between two points at which training went on from a checkpoint."""
+    """Records between two points at which training continued from a checkpoint."""
 
     start: int
     checkpoint: str

@@ -69,7 +69,7 @@ class RaceState(msgspec.Struct, kw_only=True):
     halving: bool = True
     then: After = "go"
     keep: str = "best"
-    """What the run goes on with: `best`, `none` or the number of a variant."""
+    """What the run continues with: `best`, `none` or the number of a variant."""
     before: RunSettings = RunSettings()
     """The settings before the race."""
     base: str = ""
@@ -79,7 +79,8 @@ class RaceState(msgspec.Struct, kw_only=True):
     running: int | None = None
     """Index of the variant that trains; None between two variants."""
     kept: int | None = None
-    """Index of the variant that the run goes on with; None before, and if it went back."""
+    """Index of the variant that the run continues with; None before, and if it returned to the
+    start."""
     ended: bool = False
     """Whether the run trains on its own again."""
 
@@ -111,7 +112,7 @@ class RaceState(msgspec.Struct, kw_only=True):
         return [n for n, one in enumerate(self.variants) if one.takes_part and one.rounds == number]
 
     def close_round(self, number: int) -> list[int]:
-        """Let the worse variants leave after a round; return those that go on, best first."""
+        """Drop the worse variants after a round; return the remaining ones, best first."""
         left = [n for n, one in enumerate(self.variants) if one.takes_part]
         ranked = sorted(left, key=lambda n: rank_key(self.by, self.variants[n].score))
         last = number == len(self.rounds) - 1

@@ -32,7 +32,7 @@ class RaceRequest:
     halving: bool = True
     keep: str = "best"
     then: After | None = None
-    """What the run does afterwards; None to go on as before."""
+    """What the run does afterwards; None to continue as before."""
 
     @property
     def arguments(self) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fttui.engine.protocol.usage.amounts import Usage
 
 FEWEST_STEPS = 20
-"""Steps below which no round ends: the losses of fewer steps hardly tell variants apart."""
+"""Steps below which no round ends: the losses of fewer steps hardly distinguish variants."""
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,11 @@ class Round:
     entrants: int
     """Number of variants that train it."""
     keep: int
-    """Number of variants that go on after it."""
+    """Number of variants that remain after it."""
 
 
 def plan_rounds(variants: int, steps: int, *, halving: bool = True) -> tuple[Round, ...]:
-    """Return the rounds of a race: after each one the better half goes on, at last the best one.
+    """Return the rounds of a race: after each one the better half remains, at last the best one.
 
     The rounds end after halves of halves of the steps, so that each trains as long as all before it
     together.

@@ -99,7 +99,7 @@ class TrialRecord:
         return math.isfinite(value)
 
     def _back(self, to_step: int) -> None:
-        """Forget what was trained after a step, because training goes on from it."""
+        """Forget what was trained after a step, because training continues from that step."""
         self.losses = {s: v for s, v in self.losses.items() if s <= to_step}
         self.values = {s: v for s, v in self.values.items() if s <= to_step}
         self.step, self.halted = to_step, ""

@@ -206,7 +206,7 @@ def _obstacle(values: Mapping[str, Any]) -> str:
 
 
 def _devices(draft: Draft, sizes: Mapping[str, int]) -> int:
-    """Return the number of devices that the file tells; 1 if it does not."""
+    """Return the number of devices that the file gives; 1 if it gives none."""
     key = "ray_num_workers"
     workers = int(number(draft.get(key, 1)))
     if draft.get(key) is not None:
