@@ -1,4 +1,4 @@
-"""The Textual app: it folds what the session delivers into one frozen state and draws the screens.
+"""The Textual app: folds the session's deliveries into one frozen state and draws the screens.
 
 Deliveries are collected and folded in slices; a timer redraws the visible screen when the state has
 changed. The app changes the run only by commands that the user sends.
@@ -195,7 +195,7 @@ class FttuiApp(AppBase):
             super().refresh_css(animate)
 
     async def on_unmount(self) -> None:
-        """Close the session, which gives control up, then stop listening."""
+        """Close the session, which releases control, then stop listening."""
         await self.session.close()
         self._listening.cancel()
         await asyncio.wait([self._listening])
@@ -255,7 +255,7 @@ class FttuiApp(AppBase):
 
     @on(ListeningEnded)
     def note_end(self, message: ListeningEnded) -> None:
-        """Keep the error that ended listening, for the status panel."""
+        """Store the error that ended listening, for the status panel."""
         self.state = replace(self.state, fault=message.fault)
         self._changed = True
 

@@ -140,7 +140,7 @@ def keep_theme(file: Path, name: str) -> None:
 
     Raises:
         OSError: the file cannot be written.
-        ValueError: the file is no valid TOML or no UTF-8, so it is left as it is.
+        ValueError: the file is not a valid TOML or no UTF-8, so it is left as it is.
     """
     try:
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Reasons for which the data that are learned differ from the data as stored, with their limits.
+"""Reasons why the data trained on differ from the data as stored, with their limits.
 
 A share above a reason's limit needs the user's consent in `data.accept` before a new run starts.
 """
@@ -15,7 +15,7 @@ EVERYTHING = "all"
 
 @dataclass(frozen=True)
 class Reason:
-    """A way in which the data that are learned differ from the data as stored."""
+    """A way in which the data trained on differ from the data as stored."""
 
     name: str
     """Its name in `data.accept`."""

@@ -107,7 +107,7 @@ def parse_resolved(text: str, name: str = "config.yaml") -> RunConfig:
     If keys of `data` that were added later are missing, data are read as that version read them.
 
     Raises:
-        ConfigError: The text is no valid configuration any more.
+        ConfigError: The text is not a valid configuration any more.
     """
     builder = _Builder(name)
     root = builder.parse(text)
@@ -118,7 +118,7 @@ def read_resolved(path: Path) -> RunConfig:
     """Read a configuration that `dump_config` wrote, also in an earlier version.
 
     Raises:
-        ConfigError: The file cannot be read, or is no valid configuration any more.
+        ConfigError: The file cannot be read, or is not a valid configuration any more.
     """
     return parse_resolved(read_config(path), str(path))
 
@@ -127,7 +127,7 @@ def data_keys(text: str) -> frozenset[str]:
     """Return the keys of the section `data` in a resolved configuration; empty without one.
 
     Raises:
-        ConfigError: The text is no YAML mapping.
+        ConfigError: The text is not a YAML mapping.
     """
     return _data_keys(_Builder("config.yaml").parse(text))
 
@@ -174,7 +174,7 @@ class _Builder:
         """Parse the file into a tree whose root is a mapping; collect further errors.
 
         Raises:
-            ConfigError: The text is no YAML document, empty, or no mapping.
+            ConfigError: The text is not a YAML document, is empty, or is not a mapping.
         """
         root = parse_yaml(text, self._name, self._problems)
         if root.data is None:

@@ -136,7 +136,7 @@ def suggest_value(value: Any, annotation: Any, path: str = "") -> str:
 
 
 def _choice(info: inspect.Type) -> inspect.Type:
-    """Return the choice among the types of a union; a type that is no union as it is."""
+    """Return the choice among the types of a union; a type that is not a union as it is."""
     types = info.types if isinstance(info, inspect.UnionType) else (info,)
     return next((one for one in types if isinstance(one, inspect.LiteralType)), info)
 

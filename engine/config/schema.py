@@ -160,7 +160,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
     """Read the training data during training instead of loading all of it; needs train.steps, and
     data.eval or data.eval_fraction: 0."""
     shuffle_buffer: Count = 1000
-    """streaming: number of records that are held in memory and shuffled."""
+    """streaming: number of records that are kept in memory and shuffled."""
     accept: list[str] = []
     """Findings about the data that are accepted although their share exceeds the limit, by the
     names that `fttui check` prints, such as `cut`; `all` accepts every finding."""

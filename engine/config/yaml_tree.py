@@ -61,7 +61,8 @@ def parse_yaml(text: str, name: str, problems: list[str]) -> Value:
     An empty text is a value of None.
 
     Raises:
-        ConfigError: The text is no valid YAML document, or larger or deeper than a configuration.
+        ConfigError: The text is not a valid YAML document, or larger or deeper than a
+            configuration.
     """
     if len(text) > MOST_BYTES:
         raise ConfigError(too_large(name, len(text)))
@@ -186,7 +187,7 @@ def _compose(text: str) -> yaml.Node | None:
     parser in Python, so that the error is worded alike on every machine.
 
     Raises:
-        YAMLError: the text is no valid YAML document.
+        YAMLError: the text is not a valid YAML document.
     """
     if _FastLoader is not None:
         try:

@@ -113,7 +113,7 @@ def _change_course(
 
 
 def after_rollback(settings: RunSettings, command: Rollback) -> RunSettings:
-    """Return the settings after a rollback: with its LR scale and its clip, where it has one."""
+    """Return the settings after a rollback: with its LR scale and its clip, if it sets them."""
     if command.lr_scale is not None:
         settings = msgspec.structs.replace(settings, lr_scale=command.lr_scale)
     if command.clip is not None:

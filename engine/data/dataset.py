@@ -46,7 +46,7 @@ class ExampleSets:
     sources: list[SourceSummary]
     """What was read from each source; of streamed sources only what a check has read."""
     sample: list[SampleRecord]
-    """The first training records as they are learned."""
+    """The first training records as the model sees them."""
     mix: Mix | None = None
     """How several sources make up an epoch; None for a single source."""
     streamed: bool = False

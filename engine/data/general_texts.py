@@ -11,7 +11,7 @@ from ..errors import DataError
 
 _INSTALLED = Path(__file__).with_suffix(".txt")
 _NOTICE = "#"
-"""A line of the installed file that begins with this is no text."""
+"""A line of the installed file that begins with this is not part of a text."""
 
 
 def read_texts(source: str, limit: int) -> list[str]:

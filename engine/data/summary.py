@@ -30,7 +30,7 @@ from .tokens.sample import sample_records
 from .tokens.tokenize import tokenize_records
 
 _NO_TEXT = ("id", "place", "label", "desirable", "score")
-"""Fields of records that are no text."""
+"""Fields of records that are not texts."""
 
 
 def summarize(

@@ -36,7 +36,7 @@ class TokenizedData:
     """What was dropped, cut, masked, ignored or guessed."""
     sources: list[SourceSummary]
     sample: list[SampleRecord]
-    """The first training records as they are learned."""
+    """The first training records as the model sees them."""
 
     @property
     def train(self) -> list[Example]:
@@ -69,7 +69,7 @@ def tokenize_data(
 def sample_of(
     config: RunConfig, records: SourceRecords, tokenizer: DataTokenizer
 ) -> list[SampleRecord]:
-    """Return the first training records as they are learned, up to the same number of each source.
+    """Return the first records of each training source as the model sees them.
 
     They are at most `MOST_RECORDS` in all.
 

@@ -1,4 +1,4 @@
-"""Check the data of a run as it will be learned: `python -m fttui.engine.data.validate`.
+"""Check the data of a run as the model will see it: `python -m fttui.engine.data.validate`.
 
 Reads a resolved configuration from standard input and writes the messages of
 `protocol.data.messages` to standard output. All records are read and tokenized by the code that a
@@ -110,7 +110,7 @@ def _lengths_of(sets: ExampleSets) -> list[int]:
 def _shown(
     config: RunConfig, tokenizer: DataTokenizer, progress: Progress, show: int, *, tokens: bool
 ) -> list[SampleRecord]:
-    """Return the first `show` records of every training source as they are learned.
+    """Return the first `show` records of every training source as the model sees them.
 
     Raises:
         DataError: A source cannot be read, or one of these records cannot be tokenized.

@@ -298,7 +298,7 @@ def _tensors(folder: Path) -> Iterator[tuple[Sequence[int], str]]:
     """
     for file in sorted(folder.rglob("*.safetensors")):
         with safetensors.safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 -- it is no dictionary
+            for name in opened.keys():  # noqa: SIM118 -- it is not a dictionary
                 tensor = opened.get_tensor(name)
                 if tensor.is_floating_point() and not tensor.isfinite().all():
                     raise CheckpointError(f"{name} is not finite in fp16; use --merged or --gguf")

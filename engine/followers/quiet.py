@@ -17,7 +17,7 @@ from typing import TextIO
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|AUTH|CREDENTIAL|_URLS?$")
 _SHORTEST_SECRET = 6
-"""A shorter value, such as `1`, is no secret and would mask parts of words."""
+"""A shorter value, such as `1`, is not a secret and would mask parts of words."""
 _USER_PART = re.compile(r"(\w+://)[^/\s@]+@")
 _QUERY = re.compile(r"([?&][^=\s&]*(?:key|token|secret|pass|sig)[^=\s&]*=)[^&\s]+", re.IGNORECASE)
 _MOST_CHARACTERS = 500

@@ -111,7 +111,7 @@ def _without_commands(data: bytes) -> Record | None:
         *place, event = msgspec.msgpack.decode(
             data, type=tuple[int, float, int, int, dict[str, Any]]
         )
-        typed = _TYPED_FIELDS.get(str(event.get("k")))  # a tag that is a list is no key
+        typed = _TYPED_FIELDS.get(str(event.get("k")))  # a tag that is a list is not a key
         if typed is None:
             return None
         text = {name: value for name, value in event.items() if name not in typed}

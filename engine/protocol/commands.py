@@ -145,7 +145,7 @@ class CommandSpec:
     gravity: int = 0
     """How grave an anomaly is whose report recommends the command first; 0 for a harmless one.
 
-    Of the first recommendations of several alarms, the gravest is the one to follow.
+    Of the first recommendations of several alarms, the most severe is the one to follow.
     """
     by_agents: Literal["alone", "confirmed", "never"] = "alone"
     """Whether an agent may send it within its limits, may only propose it, or neither."""
@@ -386,7 +386,7 @@ def parse_command(text: str | list[str]) -> AnyCommand:
     """Parse a command as a person types it, given as one text or as its words.
 
     Raises:
-        CommandError: the text is no valid command; the message names the expected form.
+        CommandError: the text is not a valid command; the message names the expected form.
     """
     try:
         words = shlex.split(text) if isinstance(text, str) else list(text)

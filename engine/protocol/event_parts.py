@@ -39,7 +39,7 @@ class ProfilePart(msgspec.Struct, frozen=True, kw_only=True):
     """The time of one part of a step, in seconds per step."""
 
     name: str
-    """data, forward, backward, judge, update or other."""
+    """data, forward, backward, judge (the check of the update), update or other."""
     host_s: float
     device_s: float | None = None
     """Device time of the kernels that this part started; None without an accelerator."""

@@ -96,7 +96,7 @@ class FetchConfig(ClientMessage, frozen=True, kw_only=True, tag="FetchConfig"):
 
 
 class FetchDataSample(ClientMessage, frozen=True, kw_only=True, tag="FetchDataSample"):
-    """Ask for the first training records as they are learned."""
+    """Ask for the first training records as the model sees them."""
 
 
 AnyClientMessage = (

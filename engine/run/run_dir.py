@@ -144,7 +144,7 @@ class RunDirectory:
 
     @property
     def data_sample(self) -> Path:
-        """The file with the first training records as the model learns them."""
+        """The file with the first training records as the model sees them."""
         return self.path / "data_sample.json"
 
     @property

@@ -341,7 +341,7 @@ def _rest_of_schedule(config: RunConfig) -> Callable[[RestOfSchedule, int], floa
 
 
 class Controlled(NamedTuple):
-    """A controlled session, and the parts of it that its maker still needs."""
+    """A controlled session, and those of its parts that the caller needs."""
 
     session: ControlledSession
     monitor: TrainingMonitor

@@ -1,4 +1,4 @@
-"""What every node reads by itself, compared by all ranks: base weights and training data."""
+"""Checks that all nodes have read the same base weights and training data."""
 
 from __future__ import annotations
 

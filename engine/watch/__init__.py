@@ -1,1 +1,1 @@
-"""Training scripts of others under control: their Hugging Face trainers and their plain loops."""
+"""Control of other people's training scripts: their Hugging Face trainers and plain loops."""

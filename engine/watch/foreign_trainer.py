@@ -1,4 +1,4 @@
-"""What every trainer that fttui has not built has in common as a `ControlledTrainer`."""
+"""The common part of every `ControlledTrainer` around a trainer that fttui did not build."""
 
 from __future__ import annotations
 

@@ -61,11 +61,11 @@ class DeviceCopies:
 
     @property
     def due(self) -> bool:
-        """Whether so much waits that it is time to move it."""
+        """Whether enough copies wait to be moved."""
         return self._batches >= _MOST_BATCHES or self._bytes >= _MOST_BYTES
 
     def move(self) -> None:
-        """Move everything to the host, on streams of its own; waits for the copies alone."""
+        """Move everything to the host on separate streams, and wait only for the copies."""
         for device, held in self._waiting.items():
             if device not in self._streams:
                 self._streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch

@@ -1,4 +1,4 @@
-"""What cannot be done: trainers that are not watched, and commands that a trainer refuses."""
+"""Refusals: trainers that are not watched, and commands that a trainer cannot carry out."""
 
 from __future__ import annotations
 

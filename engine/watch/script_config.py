@@ -21,7 +21,7 @@ from ..core.guard import HISTORY_STEPS
 from .checkpoint_plan import CheckpointPlan
 
 LEAST_LR = 1e-12
-"""Learning rate in the configuration of a script that names none; 0 is no valid value there."""
+"""Learning rate in the configuration of a script that names none; 0 is not a valid value there."""
 SCRIPT_DATA = "(read by the script)"
 
 
@@ -60,7 +60,7 @@ def script_config(
 
 
 def resolved_text(config: RunConfig) -> str:
-    """Return the configuration as YAML, with a word about where it comes from."""
+    """Return the configuration as YAML, with a comment that names its source."""
     origin = "# From the arguments of the trainer of a watched script; it cannot start a run.\n"
     return origin + dump_config(config)
 

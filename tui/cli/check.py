@@ -52,7 +52,7 @@ def gib(text: str) -> int:
     """Parse a size in GiB; return it in bytes.
 
     Raises:
-        argparse.ArgumentTypeError: The text is no number above 0.
+        argparse.ArgumentTypeError: The text is not a number above 0.
     """
     try:
         found = float(text)

@@ -95,10 +95,10 @@ def add_commands(commands: Commands) -> None:
 
 
 def _seconds(text: str) -> float:
-    """Parse the seconds of `--timeout`, which must be finite so that no script waits for ever.
+    """Parse the seconds of `--timeout`, which must be finite so that no script waits forever.
 
     Raises:
-        argparse.ArgumentTypeError: the text is no finite number above 0.
+        argparse.ArgumentTypeError: the text is not a finite number above 0.
     """
     try:
         seconds = float(text)
@@ -144,7 +144,7 @@ def _refused(refused: _Unconfirmed) -> CommandOutcome:
 
 
 class _Unconfirmed(CommandRejected):
-    """A command looks like a typing error, and nobody said that it is meant."""
+    """A command looks like a typing error and was not confirmed."""
 
     def __init__(self, command: AnyCommand, why: str) -> None:
         super().__init__(why)
@@ -191,7 +191,7 @@ def _session(options: argparse.Namespace) -> tuple[Session, AnyCommand]:
 
 
 def rollback_cost(records: Sequence[Record], command: Rollback) -> Iterator[str]:
-    """Yield what a rollback gives up: steps, time, energy and money, as far as they are known.
+    """Yield what a rollback discards: steps, time, energy and money, as far as they are known.
 
     Nothing is yielded for a checkpoint that is not among the records, the end of the journal.
     """

@@ -269,7 +269,7 @@ def follow(engine: StartedEngine, say: Callable[[str], None]) -> int:
 
 
 def _see_off(engine: StartedEngine) -> None:
-    """Wait up to 30 s for the process to exit after its final record, so that it can be resumed."""
+    """Wait up to 30 s for the process to exit after its final record, so a resume can start."""
     with suppress(subprocess.TimeoutExpired):
         engine.process.wait(_LEAVING_S)
 
@@ -301,7 +301,7 @@ class JournalRecords:
 
 
 def _readings(engine: StartedEngine) -> Iterator[JournalRecords]:
-    """Yield the journal of this engine process again and again, until shortly after its end."""
+    """Yield the journal of this engine process repeatedly, until shortly after its end."""
     journal = JournalRecords(engine.run.journal, engine.journal_offset)
     gone_at: float | None = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:

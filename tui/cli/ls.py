@@ -227,7 +227,7 @@ def event_line(payload: bytes) -> dict[str, Any]:
 
     Raises:
         ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError: the
-            payload is no record.
+            payload is not a record.
     """
     seq, when, step, timeline, event, *_ = msgspec.msgpack.decode(payload)
     place = {"seq": int(seq), "time": finite(when), "step": step, "timeline": timeline}

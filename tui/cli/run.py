@@ -107,7 +107,7 @@ def _recipe(options: argparse.Namespace) -> Path:
     """Return the recipe that the command line names, as the configuration of the run.
 
     Raises:
-        ConfigError: it is no recipe, or something else is to be started, too.
+        ConfigError: it is not a recipe, or something else is to be started, too.
     """
     from fttui.engine.config.load import load_config
 

@@ -131,7 +131,7 @@ def checkpoint_to_resume(run: RunDirectory, wanted: str | None) -> str | None:
     if summary.engine_host:
         raise FttuiError(
             f"{run.id} was started on {summary.engine_host} and has not ended, as far as this "
-            f"machine can tell; resume it there, or, if no engine works on it there, remove "
+            f"machine can see; resume it there, or, if no engine works on it there, remove "
             f"{run.engine} first"
         )
     engine = read_engine(run)

@@ -67,7 +67,7 @@ def slip_of(run: RunView, command: AnyCommand) -> str | None:
 
 
 def recommended(incident: Incident | None) -> AnyCommand | None:
-    """Return the command to follow in an incident, the gravest that its alarms recommend first.
+    """Return the command to follow in an incident, the most severe that its alarms recommend first.
 
     None without an incident or a recommendation, or if this version does not know the command.
     """

@@ -108,7 +108,7 @@ def _with_margin(low: float, high: float, floor: float | None) -> tuple[float, f
 
 
 def _bulk(ordered: Sequence[float]) -> float:
-    """Return the largest of the sorted values that is no outlier."""
+    """Return the largest of the sorted values that is not an outlier."""
     low, top = ordered[0], ordered[-1]
     if len(ordered) < SPARSE:
         return top
@@ -121,7 +121,7 @@ def _unexploded(curve: Sequence[float]) -> float:
     """Return the largest value of a curve that has not exploded.
 
     A value is compared with the smallest one until then, so that a long fall, such as that of the
-    loss after the start, is no explosion.
+    loss after the start, is not an explosion.
     """
     ys = np.asarray(curve, dtype=np.float64)
     if len(ys) < SPARSE:

@@ -24,7 +24,7 @@ from ..widgets.text_line import DIM, assemble
 class RunScreen(Screen[None]):
     """A screen that shows the run; the app calls `show` on the visible one only."""
 
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual's own declaration is no ClassVar
+    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 - Textual's own declaration is not a ClassVar
         (0, "-tiny"),
         (MIN_WIDTH, "-narrow"),
         (100, "-normal"),

@@ -35,7 +35,7 @@ class RacePage(RunScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "interrupt", show=False)]
 
     def __init__(self, run: RunDirectory, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Show the race of a run; `process` conducts it, if the app has just started it."""
+        """Show the race of a run; `process` runs it, if the app has just started it."""
         super().__init__()
         self._run = run
         self._process = process
@@ -59,7 +59,7 @@ class RacePage(RunScreen):
         self.set_interval(LOOK_S, self._look)
 
     async def _look(self) -> None:
-        """Read what has become of the race."""
+        """Read the current state of the race."""
         self._race, self._conducted, self._said = await asyncio.to_thread(self._read)
         self.fttui.redraw()
 
@@ -83,7 +83,7 @@ class RacePage(RunScreen):
         return list(page_lines(self._race, state, self._conducted, step_s, self._said))
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw the race as far as it is."""
+        """Draw the current state of the race."""
         try:
             text = self.query_one("#race", TextLine)
         except NoMatches:

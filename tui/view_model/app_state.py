@@ -64,7 +64,7 @@ class AppState:
     config: ConfigView = field(default_factory=ConfigView)
     """The run's configuration; empty until it was read or received."""
     data_sample: tuple[SampleRecord, ...] = ()
-    """The first training records as they are learned; empty until they were read or received."""
+    """The first training records as the model sees them; empty until they were read or received."""
     others: tuple[OtherRun, ...] = ()
     """The runs that this run is compared with."""
     left_out: int = 0

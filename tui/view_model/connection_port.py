@@ -174,7 +174,7 @@ class SupportsFetchDataSample(Protocol):
     """A session that can fetch the sample of the data, because the run folder is remote."""
 
     async def fetch_data_sample(self) -> list[SampleRecord]:
-        """Return the first training records as they are learned; empty if the run has none.
+        """Return the first training records as the model sees them; empty if the run has none.
 
         Raises:
             FttuiError: they cannot be fetched.

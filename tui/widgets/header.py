@@ -29,9 +29,10 @@ class Part:
 
     content: Content
     rank: int = 0
-    """Without room for all parts, those of the highest rank go first; 0 always stays."""
+    """If there is no room for all parts, those of the highest rank are dropped first; 0 is always
+    kept."""
     short: Content | None = None
-    """A shorter form, which takes the place of the content before any part goes."""
+    """A shorter form, which replaces the content before any part is dropped."""
 
 
 class RunHeader(TextLine):

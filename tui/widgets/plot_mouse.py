@@ -96,7 +96,7 @@ class PlotMouse(Widget):
                 self.post_message(self.Spanned(ends[0], ends[1]))
 
     def on_click(self, event: events.Click) -> None:
-        """Post the step that was clicked, if the click was no drag and on the canvas."""
+        """Post the step that was clicked, if the click was not a drag and on the canvas."""
         column = self._column(event)
         step = self.step_at(column + 0.5)
         if self._dragged or step is None or not 0 <= column < self.columns:

@@ -20,7 +20,7 @@ class TableRow:
     """Identifies the row across redraws, such as a checkpoint's name."""
     cells: tuple[Content, ...]
     below: Content | None = None
-    """A second line, which narrow screens show below the column that gives way."""
+    """A second line, which narrow screens show below the column that is shortened."""
 
     @property
     def text(self) -> str:
@@ -35,7 +35,7 @@ class Layout:
     columns: tuple[tuple[int, str], ...]
     """Index of the cell in a row, and name of the column."""
     flexible: str | None = None
-    """Name of the column that gives way if the table is too wide; None for none."""
+    """Name of the column that is shortened if the table is too wide; None for none."""
     room: int = 0
     """Cells between the borders of the table; 0 for any width."""
     below: bool = False

@@ -66,7 +66,7 @@ _CHANGED_BASE = ("pissa", "olora", "corda", "lora_ga")
 def merged_base(base: str, start: str) -> str:
     """Return the name of a base model into which an adapter was merged before training.
 
-    It is no folder and no hub id, so no library loads the base without that adapter by mistake.
+    It is not a folder and no hub id, so no library loads the base without that adapter by mistake.
     """
     return f"{base}{_MERGED}{start} merged into it"
 
@@ -217,7 +217,7 @@ def _how_to_fit_the_base(folder: Path) -> str:
 
 
 def _problem(found: AdapterFile) -> str | None:
-    """Return why an adapter cannot be used on its base model; None if nothing speaks against it."""
+    """Return why an adapter cannot be used on its base model; None if it can."""
     kind = str(found.settings.get("peft_type"))
     if kind != "LORA":
         return f"its kind is {kind}, but fttui trains only LoRA adapters; name one of these"

@@ -111,7 +111,7 @@ def _unused(own: PreferenceConfig, key: str, got: object, trait: str) -> Problem
 
 
 def _check_order(config: RunConfig) -> Iterator[Problem]:
-    """Yield that a loss which sorts pairs has a single one in a step."""
+    """Yield a problem if a loss that sorts pairs has only one pair in a step."""
     own, train = config.preference, config.train
     if own.traits.ordered and pairs_at_once(config) * train.accumulation < 2:
         yield Problem(

@@ -17,7 +17,7 @@ def read_ids(path: Path) -> list[str]:
     Each line holds an id, as JSON text if it begins with a quote; `#` begins a comment line.
 
     Raises:
-        ValueError: it cannot be read, or is no list of ids; the text says why.
+        ValueError: it cannot be read, or is not a list of ids; the text says why.
     """
     try:
         with path.open("rb") as file:

@@ -198,7 +198,7 @@ class _Dataset:
         """Return the entries of `data.train`, and add rows about the keys of this one to the draft.
 
         There are several if it names several files. If the type names the record format, it is
-        under `format`, which is no key of a source.
+        under `format`, which is not a key of a source.
         """
         paths = self._paths()
         found: dict[str, Any] = {}
@@ -412,7 +412,7 @@ class _Dataset:
             self._row(key, "dropped", "", unknown(key, ()))
 
     def _unknown_in_type(self, kind: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Add a row for each key of a `type` that is a mapping which is not read."""
+        """Add a row for each key that is not read in a `type` given as a mapping."""
         for key in sorted(kind.keys() - set(known), key=str):
             reason = unknown(str(key), set(known) - kind.keys())
             row = f"{self._name}.type.{key}"

@@ -1,4 +1,4 @@
-"""What becomes of each key of another tool's configuration."""
+"""Records what happens to each key of another tool's configuration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WIDEST = 60
 
 @dataclass(frozen=True)
 class KeyOutcome:
-    """What became of one key."""
+    """What happened to one key."""
 
     key: str
     """Name in the other tool, such as `datasets[0].type`; empty for a default of the tool."""
@@ -30,9 +30,10 @@ class KeyOutcome:
     ours: str = ""
     """The key of fttui and its value, such as `train.lr: 0.0002`; empty if there is none."""
     reason: str = ""
-    """What differs, or why the key is dropped, refused or without effect; empty if all is said."""
+    """What differs, or why the key is dropped, refused or without effect; empty if nothing needs
+    saying."""
     settled_by: tuple[str, ...] = ()
-    """Keys of fttui that decide the matter if the user sets one of them himself."""
+    """Keys of fttui that settle it if the user sets one of them."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +141,7 @@ class Draft:
                 self.rows[place] = changed
 
     def leave_out(self, path: str, verdict: Verdict, reason: str) -> None:
-        """Take back a key of fttui; the rows of the keys that gave it get this verdict instead.
+        """Unset a key of fttui; the rows of the keys that gave it get this verdict instead.
 
         It does nothing if the key is not set.
         """
@@ -210,7 +211,7 @@ def number(value: Any) -> float:
     A whole one below 2**53 is an int.
 
     Raises:
-        ValueError: It is no finite number, or a truth value.
+        ValueError: It is not a finite number, or a truth value.
     """
     try:
         found = math.nan if isinstance(value, bool) else float(value)

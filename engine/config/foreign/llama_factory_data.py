@@ -68,7 +68,7 @@ def read_datasets(draft: Draft, table: Mapping[str, Any], folder: str) -> None:
         folder: folder of the table, in which files of datasets are.
 
     Raises:
-        ValueError: A weight of a dataset is no number.
+        ValueError: A weight of a dataset is not a number.
     """
     names = listed(draft.get("dataset"))
     if not names:

@@ -52,7 +52,7 @@ def _set_losses(draft: Draft, key: str, sums: dict[str, float], *, given: bool) 
 
 
 def leave_out_unused(draft: Draft, tool: str) -> None:
-    """Take back the keys of the section that the losses read do not use."""
+    """Unset the keys of the section that the imported losses do not use."""
     given: Any = draft.values.get("preference.loss", "sigmoid")
     names: Iterable[Any] = (given,) if isinstance(given, str) else given
     traits = traits_of(names)

@@ -59,7 +59,7 @@ def read_foreign(path: Path, text: str, task: str | None = None) -> Imported:
         task: sft, dpo, kto or reward, for a configuration that does not say it.
 
     Raises:
-        ConfigError: the file is no configuration of a known tool, or a value in it or
+        ConfigError: the file is not a configuration of a known tool, or a value in it or
             LLaMA-Factory's table of datasets cannot be read.
     """
     given = mapping_of(path, text)
@@ -92,7 +92,7 @@ def mapping_of(path: Path, text: str) -> Mapping[str, Any]:
     """Return the keys and values of a YAML or JSON file.
 
     Raises:
-        ConfigError: it is no mapping, has an error of syntax, or is larger than a configuration.
+        ConfigError: it is not a mapping, has an error of syntax, or is larger than a configuration.
     """
     problems: list[str] = []
     found = parse_yaml(text, str(path), problems).plain()

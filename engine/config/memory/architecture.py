@@ -256,7 +256,7 @@ def read_settings(path: Path) -> Mapping[str, Any]:
     """Return the parsed config.json in a model folder, or at the path of the file itself.
 
     Raises:
-        ModelError: It cannot be read, or is no JSON object.
+        ModelError: It cannot be read, or is not a JSON object.
     """
     file = path / "config.json" if path.is_dir() else path
     try:

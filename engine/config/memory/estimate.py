@@ -286,7 +286,7 @@ def _weights(config: RunConfig, arch: Architecture, formats: _Formats) -> tuple[
         return (arch.linear_params + arch.expert_params) * formats.compute, others
     if config.model.quantize == "int8":
         scales = 4 * arch.layers * sum(o for _, o in arch.linears.values())
-        # Stacked experts are no linear layers, which are all that int8 covers.
+        # Stacked experts are not linear layers, which are all that int8 covers.
         return arch.linear_params + scales + arch.expert_params * formats.compute, others
     return _nf4_bytes(config, arch), others
 

@@ -26,7 +26,7 @@ spares more second forward passes and raises the peak memory of a step by as muc
 
 
 def chunk_tokens_for(vocabulary: int) -> int:
-    """Return the number of tokens whose logits are held at once, for a size of the vocabulary."""
+    """Return the tokens whose logits are in memory at once, for a size of the vocabulary."""
     return max(1, LOGITS_AT_ONCE // vocabulary)
 
 

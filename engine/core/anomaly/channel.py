@@ -81,8 +81,8 @@ class Signal(msgspec.Struct):
     bends: SlidingWindow = msgspec.field(default_factory=lambda: SlidingWindow(NOISE_RECORDS))
     """Absolute bends: differences of neighbours less the usual difference, which is the trend.
 
-    Equal neighbours are left out: a value that is logged twice is no noise, and one that is rounded
-    to the value before it hides some.
+    Equal neighbours are left out: a value that is logged twice is not noise, and one that is
+    rounded to the value before it hides some.
     """
     slopes: list[float] = []
     """The last differences, whose median is the usual one."""

@@ -16,7 +16,7 @@ DEAD_SHARE = 1e-6
 NEAR_NORM = 13.0
 """A norm within this log ratio of the largest one is above `DEAD_SHARE` of it, which is 13.8."""
 DEAD_CHANCE = 1e-5
-"""Probability from which on a stretch without a gradient is no chance."""
+"""Probability from which on a stretch without a gradient is not due to chance."""
 DEAD_LONGER = 2
 """Multiple of the longest stretch without a gradient that the run has recovered from."""
 FIRST_RECORDS = 10
@@ -45,7 +45,7 @@ MIN_NOISE = 5e-4
 OVERFIT_ONCE = 1.10
 OVERFIT_TWICE = 1.03
 TRAIN_BETTER = 0.98
-"""Training must have improved by 2 % meanwhile; if both get worse it is no overfitting."""
+"""Training must have improved by 2 % meanwhile; if both get worse it is not overfitting."""
 
 
 class Dead(msgspec.Struct):

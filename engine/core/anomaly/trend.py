@@ -156,7 +156,7 @@ class Trend(msgspec.Struct, dict=True):
         return now
 
     def _hold(self, lift: float, size: float) -> None:
-        """Keep the level from before the divergence until the loss is back, or up for too long.
+        """Keep the level from before the divergence until the loss has returned, or stays high.
 
         A lift that the run has come back from belongs to its tail.
         """
@@ -216,7 +216,7 @@ class ColdStart(msgspec.Struct):
         if len(before) < BEFORE or len(self.losses) > BLOW_UP_RECORDS:
             return None
         most, least = max(before), min(before)
-        # A rise that the losses have among themselves is nothing new.
+        # A rise that is usual among these losses does not count.
         return most if now > most * max(BLOW_UP, most / least) else None
 
     def _risen(self) -> float | None:

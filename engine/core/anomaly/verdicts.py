@@ -1,4 +1,4 @@
-"""Verdicts on alerts: some records after an alert, is its quantity back at the level before it?"""
+"""Verdicts on alerts: whether, some records later, the quantity is back at its earlier level."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Course:
             )
 
     def passed(self) -> None:
-        """Go on to the next step."""
+        """Continue with the next step."""
         self.number += 1
         self.steps += 1
 

@@ -121,7 +121,7 @@ def shuffled(count: int, key: Sequence[int]) -> Indices:
 
 @dataclass(frozen=True)
 class Walk:
-    """Where a source stands in its walk: numbers of turns, counted from the start of the run."""
+    """The position of a source in its order of records, in turns since the start of the run."""
 
     pending: Indices
     """Turns that were planned in an earlier segment and not used; they come first."""

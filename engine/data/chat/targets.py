@@ -161,7 +161,7 @@ class _Search:
         named = [(a, b) for a, b in generated if any(a <= one.start < b for one in own)]
         if not named:
             return None
-        # The header of the turn and white space behind it are no part of what the model writes.
+        # The header of the turn and white space behind it are not a part of what the model writes.
         starts = [max(named[0][0], self._start(turn, own[0])), *(a for a, _ in named[1:])]
         ends = [a + len(self._text[a:b].rstrip()) for a, b in named]
         spans = list(zip(starts, ends, strict=True))
@@ -396,7 +396,7 @@ class _Search:
         return 0 if mark is None or self._opens(mark.group()) else mark.end()
 
     def _worded_end(self, turn: int, shared: str, alone: str | None) -> int:
-        """Return the length of an end mark that is no special token; 0 without one.
+        """Return the length of an end mark that is not a special token; 0 without one.
 
         Args:
             turn: Number of the turn.

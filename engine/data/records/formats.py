@@ -252,7 +252,7 @@ class _Row:
         """Return the text in the first of these columns that the row has.
 
         Raises:
-            DataError: The row has none of them (`NoColumn`), or the value is no text.
+            DataError: The row has none of them (`NoColumn`), or the value is not a text.
         """
         name = self.column(names)
         return self._as_text(self.values[name], name)
@@ -310,7 +310,7 @@ class _Row:
         """Return the number in a column; None if it is missing, empty, NaN or infinite.
 
         Raises:
-            DataError: The value is no number.
+            DataError: The value is not a number.
         """
         value = self.values.get(name)
         if value is None or value == "":
@@ -318,7 +318,7 @@ class _Row:
         if (found := number_of(value)) is not None:
             return found
         try:
-            float(value)  # NaN and infinity are no score
+            float(value)  # NaN and infinity are not scores
         except (TypeError, ValueError, OverflowError):
             expected = "a number with a decimal point, such as 0.5"
             raise DataError(self._wrong(name, value, expected)) from None
@@ -328,7 +328,7 @@ class _Row:
         """Return the factor on the loss of the row from its column `weight`; 1 without a value.
 
         Raises:
-            DataError: The value is no number, negative or not finite.
+            DataError: The value is not a number, negative or not finite.
         """
         value = self.values.get(WEIGHT)
         if value is None or value == "":

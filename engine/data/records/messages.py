@@ -138,7 +138,7 @@ def parse_messages(
     None as `rules` allows the roles that are known.
 
     Raises:
-        DataError: The value is no conversation, a role is unknown, or a message has parts that
+        DataError: The value is not a conversation, a role is unknown, or a message has parts that
             cannot be read, such as images.
     """
     reader = _Messages(column, place, rules or MessageRules())
@@ -193,7 +193,7 @@ class _Messages:
         """Yield the messages of an item: one message, or a question and its answer.
 
         Raises:
-            DataError: The item is no message, or its role is unknown.
+            DataError: The item is not a message, or its role is unknown.
         """
         if isinstance(item, str):
             raise self.wrong(item, texts_by_path(self.column, "{role, content}"))
@@ -319,8 +319,8 @@ class _Messages:
         Only turns of the assistant are marked so, because other turns are learned only on request.
 
         Raises:
-            DataError: the weight is no factor on a loss, or another one than 0 and 1 in a task that
-                has none for turns, or the turn has two weights or another tool's mask.
+            DataError: the weight is not a factor on a loss, or another one than 0 and 1 in a task
+                that has none for turns, or the turn has two weights or another tool's mask.
         """
         for key in MASK_KEYS:
             if keys.get(key) and message["role"] == "assistant":

@@ -62,7 +62,7 @@ def as_scored(values: Values, place: str) -> Values:
     Their margin, if they have one, is a number under the name `MARGIN`.
 
     Raises:
-        DataError: The margin is no number.
+        DataError: The margin is not a number.
     """
     found = dict(values)
     whole = "prompt" not in found and isinstance(found.get("chosen"), str)
@@ -169,7 +169,7 @@ def _letter(value: Any) -> int | None:
     """Return the index of the better answer by its letter or number, such as `B` or `model_a`.
 
     The numbers are `1` for the first and `2` for the second answer. None for other texts, such as
-    `tie`, and for values that are no text.
+    `tie`, and for values that are not texts.
     """
     name = str(value).strip().lower().removeprefix("model_").removeprefix("response_")
     return {"a": 0, "b": 1, "1": 0, "2": 1}.get(name) if isinstance(value, str) else None
@@ -261,7 +261,7 @@ def _listed_context(values: Values) -> str | None:
 def _with_question(values: Values, rules: MessageRules, place: str) -> Values:
     """Return a preference or rated row with its question as `prompt`, a list of messages.
 
-    Other rows, and rows whose answers are no texts, are returned unchanged.
+    Other rows, and rows whose answers are not texts, are returned unchanged.
 
     Raises:
         DataError: The question holds neither text nor messages.

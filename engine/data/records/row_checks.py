@@ -37,7 +37,7 @@ MISSING = frozenset(
 )
 """Words that pandas, and with it `datasets`, reads from tables as missing values."""
 _NO_TEXT = ("id", "tools", "functions")
-"""Columns in which such a word is no text to learn."""
+"""Columns in which such a word is not text to learn."""
 _SCORE = re.compile(r"score|rating|reward|grade|quality", re.I)
 """Names of columns whose larger number is the better one."""
 _INSTRUCTIONS = ("prompt", "instruction")
@@ -48,7 +48,7 @@ _SAID = frozenset({*CONTENT_KEYS, *REASONING_KEYS})
 _LONGEST_WORD = 16
 """Characters of a word for a missing value with white space around it."""
 _SHORTEST_PROMPT = 12
-"""Characters from which a prompt at the beginning of a completion is no coincidence."""
+"""Characters from which a prompt at the beginning of a completion is not a coincidence."""
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
 def parse_calls(value: Any, wrong: Wrong) -> list[dict[str, Any]]:
     """Return tool calls, with arguments as a mapping instead of its JSON text.
 
-    Arguments whose JSON text is no mapping stay as they are.
+    Arguments whose JSON text is not a mapping stay as they are.
 
     Raises:
         DataError: The value holds no tool calls, or the arguments are a text that is not JSON.

@@ -23,7 +23,7 @@ _QUOTED = re.compile(r'"[^"]*"')
 _NAMED_DELIMITER = re.compile(r"sep=(.)\s*")
 """The first line with which Excel names the delimiter."""
 LONGEST_NAME = 60
-"""Most characters of a column name; a first row with a longer cell is no header."""
+"""Most characters of a column name; a first row with a longer cell is not a header."""
 
 
 _LINES = 1000
@@ -143,7 +143,8 @@ def csv_rows(
     has for the size of cells is raised for the whole process.
 
     Raises:
-        DataError: The first row is no header or names two columns alike, or a quote is not closed.
+        DataError: The first row is not a header or names two columns alike, or a quote is not
+            closed.
     """
     csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
     dialect = dialect_of(open_text, suffix)

@@ -180,7 +180,7 @@ def encoding_of(file: DataFile) -> Encoding:
     content is valid UTF-8, else a guess.
 
     Raises:
-        DataError: The file is no text, or its encoding cannot be guessed.
+        DataError: The file is not text, or its encoding cannot be guessed.
     """
     state = file.path.stat()
     key = (str(file.path), state.st_size, state.st_mtime_ns)
@@ -219,7 +219,7 @@ def _wide(head: bytes) -> str | None:
 
 
 def _is_binary(head: bytes) -> bool:
-    """Whether the first bytes of a file are no text; a text may have some damaged rows."""
+    """Whether the first bytes of a file are not text; a text may have some damaged rows."""
     head = head.rstrip(b"\x00")  # the rest of a file that was not written to its end
     controls = len(head) - len(head.translate(None, _CONTROLS))
     return (

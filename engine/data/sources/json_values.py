@@ -60,7 +60,7 @@ class JsonDecoder:
 def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pass) -> Row:
     """Return a decoded value as a row, and count a repeated key in `reading`.
 
-    A value that is no row, or has half of a surrogate pair in a text, is a `BrokenRow`.
+    A value that is not a row, or has half of a surrogate pair in a text, is a `BrokenRow`.
 
     Args:
         value: The value.
@@ -244,7 +244,7 @@ class JsonScanner:
     def _list(self) -> list[Element]:
         """Return the elements of the list at the position, and advance past it.
 
-        If the first one is no list or object, all have the line at which the list begins.
+        If the first one is not a list or object, all have the line at which the list begins.
 
         Raises:
             DataError: The text is not valid JSON there.

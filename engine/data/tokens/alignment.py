@@ -17,7 +17,7 @@ WINDOW = 6
 FARTHEST = 48
 """Characters on each side of an edge in which the token across it must begin and end."""
 _INCOMPLETE = "\ufffd"
-"""What decoding writes for bytes that are no whole character yet."""
+"""What decoding writes for bytes that are not a whole character yet."""
 _Span = tuple[int, int]
 
 
@@ -86,7 +86,7 @@ class Aligner:
         found: list[_Span] = []
         reached = 0
         waiting = 0
-        """Tokens whose bytes are no whole character yet."""
+        """Tokens whose bytes are not a whole character yet."""
         for number in range(len(body)):
             start = max(0, number - waiting - WINDOW)
             before = self._text(body[start : number - waiting])

@@ -1,4 +1,4 @@
-"""Show records as the model learns them: decoded text, targets, tokens and what was changed."""
+"""Show records as the model sees them: decoded text, targets, tokens and what was changed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sample_records(
     most_characters: int | None = None,
     tokens: bool = False,
 ) -> list[SampleRecord]:
-    """Return records as they are learned.
+    """Return records as the model sees them.
 
     Args:
         records: The records.
@@ -77,7 +77,7 @@ _Part = tuple[str, list[int], list[int]]
 
 
 def _parts(example: Example) -> Iterator[_Part]:
-    """Yield the sequences of an example, with its hard negatives, as they are learned.
+    """Yield the sequences of an example, with its hard negatives, as the model sees them.
 
     The text of a rated example with another prompt's answer is left out.
     """

@@ -169,7 +169,7 @@ def _tensors(folder: Path, settings: dict[str, Any], kind: DirectType) -> Iterat
     places = gguf.get_tensor_name_map(architecture, settings["num_hidden_layers"])
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 -- the object is no mapping
+            for name in opened.keys():  # noqa: SIM118 -- the object is not a mapping
                 if name == "lm_head.weight" and settings.get("tie_word_embeddings"):
                     continue
                 place = places.get_name(name, try_suffixes=(".weight", ".bias"))

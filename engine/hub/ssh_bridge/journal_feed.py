@@ -104,7 +104,7 @@ class JournalFeed:
         self.last_seq = last_seq
 
     def next(self, limit_bytes: int) -> FeedBatch | None:
-        """Return the next records, about `limit_bytes` in total, without frames that are no record.
+        """Return the next records, about `limit_bytes` in total; other frames are left out.
 
         None at the end of the journal, and if none of the frames just read is a record.
         """

@@ -164,7 +164,7 @@ def _header(path: Path) -> Mapping[str, Any]:
     """Return the header of a safetensors file, as a mapping from names to descriptions of tensors.
 
     Raises:
-        ModelError: It is no safetensors file, is damaged, or is shorter than its header says.
+        ModelError: It is not a safetensors file, is damaged, or is shorter than its header says.
 
     Source: https://github.com/huggingface/safetensors#format.
     """

@@ -30,7 +30,7 @@ class DataLine(DataMessage, frozen=True, kw_only=True, tag="line"):
 
 
 class ShownRecords(DataMessage, frozen=True, kw_only=True, tag="records"):
-    """The records that the user asked to see, as they are learned."""
+    """The records that the user asked to see, as the model sees them."""
 
     records: list[SampleRecord]
 
@@ -73,7 +73,7 @@ class DataSummary(DataMessage, frozen=True, kw_only=True, tag="summary"):
     first: list[tuple[str, str]] = []
     """The first record as it is read: names of its texts, and the texts."""
     sample: list[SampleRecord] = []
-    """The first record as it is learned; empty without a tokenizer."""
+    """The first record as the model sees it; empty without a tokenizer."""
     section: str = ""
     """The sections `task` and `data` of a configuration, as YAML."""
     problem: str = ""

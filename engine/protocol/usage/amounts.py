@@ -64,7 +64,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """The most that a run may use; None is no limit."""
+    """The most that a run may use; None means no limit."""
 
     hours: float | None = None
     """Hours of wall time in which the training processes run."""

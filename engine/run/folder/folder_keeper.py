@@ -1,4 +1,4 @@
-"""Keeps the folder of a live run whole: what is removed from it while the engine works comes back.
+"""Keeps the folder of a live run complete: files removed while the engine works are restored.
 
 A removed file lives on as long as a process holds it open. So the engine holds the small files that
 make a folder a run, looks once a second whether each still has its name, and writes a missing one

@@ -82,7 +82,7 @@ class OpenFolder:
             os.fsync(parent)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a link instead of its target; a missing file is no error."""
+        """Remove a file, or a link instead of its target; a missing file is not an error."""
         with suppress(FileNotFoundError), self._parent(name) as (parent, last):
             os.unlink(last, dir_fd=parent)
 

@@ -164,7 +164,7 @@ def parse_accepted(text: str) -> frozenset[str]:
     """Return the kinds of content that `--accept-changed` names; `all` stands for every kind.
 
     Raises:
-        ConfigError: A name is no kind of content.
+        ConfigError: A name is not a kind of content.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     for name in names:

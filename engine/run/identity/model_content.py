@@ -114,8 +114,8 @@ def _read(read: Callable[[], dict[str, str]], source: str, revision: str) -> Con
 def model_folder(config: RunConfig) -> tuple[Path | None, str]:
     """Return the local folder of the model and its hub revision.
 
-    The folder is None if the model is no folder and its weights are not in the local cache of the
-    hub; the revision is empty for a model that is not from the hub.
+    The folder is None if the model is not a folder and its weights are not in the local cache of
+    the hub; the revision is empty for a model that is not from the hub.
     """
     folder = Path(config.model.id).expanduser()
     if folder.is_dir():
@@ -165,7 +165,7 @@ def _loaded_weights(folder: Path) -> list[Path]:
 
 
 def _shards(file: Path) -> list[Path]:
-    """Return the files that an index of weights names; none if the file is no index.
+    """Return the files that an index of weights names; none if the file is not an index.
 
     Raises:
         OSError, ValueError: the index cannot be read, or does not map names to files.

@@ -175,7 +175,7 @@ def _refusal(code: ModelCode, given: str, command: str) -> str:
 
 
 def _mismatch(code: ModelCode, given: str) -> str:
-    """Return why a given hash is no consent to the code."""
+    """Return why a given hash is not consent to the code."""
     if code.digest.startswith(given):
         return f"is too short, expected at least {_FEWEST_DIGITS} digits of the hash"
     return "is the hash of other code"

@@ -30,7 +30,7 @@ class RecordFeed:
         self.unknown = 0
         """Records of kinds that this version of fttui does not know."""
         self.unreadable = 0
-        """Frames that are no records."""
+        """Frames that are not records."""
         self.damaged_bytes = 0
         """Bytes of damaged parts that were passed over."""
 

@@ -20,7 +20,7 @@ class Counters(msgspec.Struct, frozen=True, kw_only=True):
     desired: RunSettings
     """The settings in force."""
     mix: MixChanges = ()
-    """Changes of the weights of the sources by which the steps so far were made."""
+    """Changes of the source weights that applied to the steps so far."""
     watch: dict[str, Any] = {}
     """State of the anomaly detector, the guard and the meters."""
     owes_evaluation: bool = False

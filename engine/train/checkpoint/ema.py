@@ -45,7 +45,7 @@ class WeightsEma:
 
     @torch.no_grad()
     def restore(self, average: Weights, updates: int) -> None:
-        """Copy a saved average of so many updates into this one, in place."""
+        """Copy a saved average and its number of updates into this one, in place."""
         self.updates = updates
         for name, value in average.items():
             self.average[name].copy_(value)

@@ -243,7 +243,7 @@ def state_tensors(saved: OptimizerState) -> Iterator[Tensor]:
 
 
 def state_scalars(saved: OptimizerState) -> list[Any]:
-    """Return the (name, value) pairs of a state whose value is no tensor, in a fixed order."""
+    """Return the (name, value) pairs of a state whose value is not a tensor, in a fixed order."""
     values = ((stored or {}).items() for stored in saved["state"])
     return [item for items in values for item in items if not isinstance(item[1], Tensor)]
 

@@ -203,7 +203,7 @@ class TrainingState:
             group["lr"] = saved["lr"]
 
     def gathered(self) -> AbstractContextManager[None]:
-        """Return a context in which rank 0 has what ranks share, which here it always has."""
+        """Return an empty context: rank 0 always has what the ranks share."""
         return nullcontext()
 
     def _shared(self) -> Shared:

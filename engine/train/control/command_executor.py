@@ -209,7 +209,7 @@ class CommandExecutor:
         manifest, counters = self._checkpointer.restore(wanted)
         self._adopt(manifest, counters)
         if self._planned:
-            # Settings that a later planned command has made would else count too early.
+            # Otherwise settings of a later planned command would apply too early.
             paused = self._control.settings.paused
             self._control.change(msgspec.structs.replace(counters.desired, paused=paused))
         return manifest
@@ -384,7 +384,7 @@ class CommandExecutor:
     def _average(self, command: AverageCheckpoints) -> tuple[str, str]:
         """Evaluate the mean of checkpoints, and keep it as a checkpoint if it is better.
 
-        The run's own weights are restored afterwards. The evaluation of the mean is no point of
+        The run's own weights are restored afterwards. The evaluation of the mean is not a point of
         the run's curves, and counts neither for early stopping nor for the detector.
         """
         mean, metric = self._mean, self._config.checkpoint.best or "loss"
@@ -414,7 +414,7 @@ class CommandExecutor:
     def _save_mean(self, names: list[str], metrics: dict[str, float]) -> str:
         note = f"mean of {', '.join(names)}"
         judged = {"metrics": metrics, "eval_loss": metrics["loss"], "mean_of": names}
-        # Training has never been at the mean, so no recovery goes there by itself.
+        # Training never reached the mean, so no recovery returns to it automatically.
         kept = {"pinned": True, "note": note, "good": False}
         facts = {**self._monitor.checkpoint_facts(), **judged, **kept}
         timeline = self._event_log.timeline

@@ -129,7 +129,7 @@ class StepConcluder(Protocol):
         """Journal the finished step, unless that has been done."""
 
     def while_held(self) -> None:
-        """Measure now and then what the run uses; called at each look while training is held."""
+        """Measure the usage from time to time; called while training is paused or halted."""
 
 
 class CommandScheduler:
@@ -354,7 +354,7 @@ class CommandScheduler:
             self._applied(entry, previous, change.old, change.new)
 
     def _overtake(self, reason: str) -> None:
-        """Record that a pause that has not held training yet will have no effect."""
+        """Record that a pause that has not taken effect yet will have none."""
         if self._holding is not None:
             self.fail(self._holding[0], reason)
             self._holding = None

@@ -1,4 +1,4 @@
-"""Control state: the settings in force, the commands due, and what drops, holds or ends training.
+"""Control state: the settings in force, the commands due, and what drops, pauses or ends training.
 
 The scheduler fills it with commands, the executor and the step conclusion read and change it.
 """
@@ -18,7 +18,7 @@ from ..position import Position
 
 
 class ControlState:
-    """Settings, waiting commands, and whether training holds or ends; the same on every rank."""
+    """Settings, waiting commands, and whether training pauses or ends; the same on every rank."""
 
     def __init__(
         self,

@@ -180,7 +180,7 @@ class CulpritFinder:
         return self._now.course.step.clip if self._now else None
 
     def begin(self, anomaly: str) -> tuple[str, str]:
-        """Hold the run's own state and restore the checkpoint before an anomaly.
+        """Save the run's own state and restore the checkpoint before an anomaly.
 
         Return the old and the new value for the journal.
 
@@ -361,7 +361,7 @@ class CulpritFinder:
         return False
 
     def _finish(self, now: _Running, result: SearchResult) -> None:
-        """Put the run's own state back, and record what was found.
+        """Restore the run's own state, and record what was found.
 
         Raises:
             TrainingFailed: the state is not the one that was held.
@@ -445,13 +445,13 @@ class CulpritFinder:
 
 
 def _share(culprit: Culprit) -> float:
-    """Return by which share culprits are ranked; one whose figures are not finite comes first."""
+    """Return the share by which a culprit is ranked; one with non-finite figures comes first."""
     shares = culprit.loss_share, culprit.grad_norm_share
     return max(math.inf if share is None else share for share in shares)
 
 
 def _cost(plan: ReplayPlan, samples: int) -> str:
-    """Return what a search trains, at most, for the journal."""
+    """Return the largest number of steps that a search trains, as text for the journal."""
     tests = most_tests(samples)
     text = (
         f"step {plan.steps[-1].step} again, from {plan.checkpoint} on, then at most "

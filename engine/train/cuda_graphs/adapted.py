@@ -142,7 +142,7 @@ def _dtype_of(layer: Any, x: Tensor) -> torch.dtype | None:
 
 
 def _shaped(out: Tensor, x: Tensor) -> Tensor:
-    """Return a view: what a function itself returned could not be changed in place by the model."""
+    """Return a view, because a model cannot change the output of a custom function in place."""
     return out.view(*x.shape[:-1], -1)
 
 

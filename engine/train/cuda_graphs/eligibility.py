@@ -106,12 +106,12 @@ def why_not(config: RunConfig, model: torch.nn.Module, device: torch.device) -> 
 
 
 def _of_weights(config: RunConfig, trainer: Any) -> str | None:
-    """Return why weights rule out CUDA graphs, in which the next-token loss has none; or None."""
+    """Return why weights of records rule out CUDA graphs, whose loss ignores them; or None."""
     return WEIGHTED_TOKENS if trainer.weighted and config.learns_next_token else None
 
 
 def _of_model(model: torch.nn.Module, device: torch.device) -> str | None:
-    """Return what about this model rules out CUDA graphs; None if nothing is known to."""
+    """Return the property of the model that rules out CUDA graphs; None without one."""
     base: Any = base_model_of(model)
     settings = base.config.get_text_config()
     if any((getattr(settings, name, None) or 0) > 1 for name in EXPERTS):

@@ -111,7 +111,7 @@ def _compiled() -> Kernels:
 
 
 def _for_any_count(function: Any) -> Any:
-    """Return a function of rows compiled, once for any number of rows of one width."""
+    """Return a function of rows, compiled once for any number of rows of one width."""
     compiled: Any = torch.compile(function)
 
     def called(*arguments: Any) -> Any:

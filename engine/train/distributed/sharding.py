@@ -180,7 +180,7 @@ def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]
     """Return the full names of trained weights in the model, by the names they are saved under.
 
     Raises:
-        ModelError: a weight that is saved is no parameter of the model.
+        ModelError: a weight that is saved is not a parameter of the model.
     """
     known = {id(parameter): name for name, parameter in model.named_parameters()}
     missing = [saved for saved, tensor in trained.items() if id(tensor) not in known]

@@ -141,7 +141,7 @@ class StepConclusion:
         self.observe()
 
     def while_held(self) -> None:
-        """Measure now and then what the run uses while training is paused or halted."""
+        """Measure the usage of the run from time to time while training is paused or halted."""
         self._meter.while_held()
 
     def journal(self) -> None:

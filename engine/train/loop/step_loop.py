@@ -80,7 +80,7 @@ class StepLoop:
         replayed = self._replay.running
         while not self._replay.next_step():
             if replayed:
-                self._memory.read()  # the peak of repeated steps is none of the next one
+                self._memory.read()  # the peak of repeated steps must not count for the next one
             if not self._commands.at_boundary(self._executor):
                 return False
             if not self._replay.running:

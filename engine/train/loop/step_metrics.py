@@ -136,7 +136,7 @@ def settle(
 
 
 def on_same_device(parts: dict[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
-    """Return the parts that are on the device of the loss and travel to the host together."""
+    """Return the parts on the device of the loss, which are copied to the host together."""
     return {name: part for name, part in parts.items() if part.device == loss.device}
 
 

@@ -129,7 +129,7 @@ class TrainingMonitor:
         return self._anomalies.ran_model
 
     def spares_rollback(self, step: int) -> bool:
-        """Take back the guard's rollback for a step if one odd record explains it.
+        """Cancel the guard's rollback for a step if one odd record explains it.
 
         Return whether the refused update is skipped instead, within the guard's budget.
         """

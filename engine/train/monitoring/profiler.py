@@ -202,7 +202,7 @@ def recording_of(events: Iterable[Any]) -> Recording:
             spans.append(found)
         elif "::" in name:
             operations.append(found)
-    # The profiler repeats the named spans of the host on the device, where they are no work.
+    # The profiler repeats the named spans of the host on the device, where they are not work.
     annotated = {event.name() for event in host}
     launched = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith(_LAUNCHES)}
     kernels = [

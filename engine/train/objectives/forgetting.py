@@ -106,7 +106,7 @@ class ForgettingMeter:
         """The texts in words."""
 
     def begin(self, step: int) -> None:
-        """Measure the model before its first step, if only it is the base; a collective.
+        """Measure the model before its first step, if it is the base only then; a collective.
 
         Raises:
             ConfigError: steps are done already, and no process before them has measured it.

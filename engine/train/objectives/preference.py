@@ -104,10 +104,10 @@ class PreferenceObjective:
         return self.joined(self.log_probs_and_balance(model, parts, parts.get("context"))[0])
 
     def split(self, batch: Batch, *, with_prompt: bool = False) -> Batch:
-        """Return a batch with `context`, if log-probabilities of some tokens are needed apart.
+        """Return a batch with `context`, if log-probabilities of some tokens are needed separately.
 
-        These are the tokens beyond the shorter completion of a pair with `ld_alpha`, which are no
-        labels then, or those of `context` if `with_prompt`.
+        These are the tokens beyond the shorter completion of a pair with `ld_alpha`, which are then
+        not labels, or those of `context` if `with_prompt`.
         """
         if self._config.ld_alpha is not None:
             labels, tail = batch["labels"], tail_of(batch["labels"])

@@ -69,7 +69,7 @@ def prompted(example: Example) -> PromptedRecord | None:
 def answerable(
     records: Sequence[PromptedRecord], tokens: int, limits: ModelLimits, log: Log
 ) -> list[PromptedRecord]:
-    """Return the records whose answer fits behind the prompt in a model with fixed positions.
+    """Return the records whose answer fits after the prompt in a model with fixed positions.
 
     Such a model cannot run beyond them; on a GPU the attempt would end the process. The others are
     counted in a warning.
@@ -171,7 +171,7 @@ class UserMetrics:
     def _extend(
         self, completions: list[list[int]], generate: Generate, prompts: list[list[int]]
     ) -> None:
-        """Add the completions of prompts; a split model generates on every rank, if for nothing."""
+        """Add the completions of prompts; with a split model, every rank generates."""
         if prompts:
             completions += generate(prompts)
         elif self._sharded:
@@ -213,7 +213,7 @@ def scores_of(returned: Any, expected: int) -> list[float]:
     """Return what a function returned as numbers; None becomes NaN.
 
     Raises:
-        TypeError: it is no list of numbers.
+        TypeError: it is not a list of numbers.
         ValueError: it has another length than the completions.
     """
     try:

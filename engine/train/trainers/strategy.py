@@ -54,12 +54,12 @@ def state_of(trainer: AnyTrainer, loaded: LoadedModel, ema: WeightsEma | None) -
 
 
 def flow_of(trainer: AnyTrainer, model: Any) -> GradientFlow | NoFlow:
-    """Return what measures the gradient flow; of a sharded model it is not measured."""
+    """Return the meter of the gradient flow; for a sharded model it measures nothing."""
     return GradientFlow(model) if trainer.sharded is None else NoFlow()
 
 
 class NoFlow:
-    """Measures no gradient flow: a rank that measures by itself has a part of each gradient."""
+    """Measures no gradient flow, because each rank has only a part of each gradient."""
 
     measuring = False
 

@@ -55,7 +55,7 @@ class RunMeter:
         return self._meter.own
 
     def total(self, uses: Sequence[RankUse]) -> Usage:
-        """Return what the run has used so far, of what the processes of its ranks have used."""
+        """Return the usage of the run so far, given that of the processes of its ranks."""
         return self._meter.total(uses)
 
     def measure(self) -> Usage:

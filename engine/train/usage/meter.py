@@ -66,7 +66,7 @@ class UsageMeter:
         return RankUse(self._clock() - self._began, *used)
 
     def total(self, uses: Sequence[RankUse]) -> Usage:
-        """Return what the run has used so far, of what the processes of its ranks have used.
+        """Return the usage of the run so far, given that of the processes of its ranks.
 
         The first of `uses` is that of rank 0; the others may be added up. The wall time is that of
         rank 0, so that all ranks have the same value.

@@ -1,4 +1,4 @@
-"""The configuration of a watched run, as far as the arguments of its trainer say it."""
+"""The configuration of a watched run, as far as it follows from its trainer's arguments."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def _require_watchable(trainer: Any) -> None:
 
 
 def argument_limits() -> Iterator[tuple[str, str]]:
-    """Yield the arguments of trainers that limit any class, with what then is not possible."""
+    """Yield the trainer arguments that limit any class, with what each makes impossible."""
     sharded = f"no {', '.join(refused_verbs(dict.fromkeys((*_REPLAYING, *_OF_SHARDS), '')))}"
     backwards = f"no {', '.join(refused_verbs(dict.fromkeys(_REPLAYING, '')))}"
     yield "auto_find_batch_size", f"not watched: {_AGAIN}"

@@ -49,7 +49,7 @@ Restorer = Callable[[], Any]
 
 
 class UncopiedData(NamedTuple):
-    """Data that is too large to copy, and the sign by which a change within it is noticed."""
+    """Data that is too large to copy, and a value by which a change within it is detected."""
 
     name: str
     data: Any
@@ -65,7 +65,7 @@ class AttributesCopy(NamedTuple):
     """A copy of attributes at a boundary."""
 
     same: dict[str, Any]
-    """Values that cannot change, and objects that fttui knows nothing of."""
+    """Values that cannot change, and objects of types unknown to fttui."""
     restorers: dict[str, Restorer]
     uncopied: list[UncopiedData]
 

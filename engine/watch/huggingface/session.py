@@ -116,7 +116,7 @@ class HfSession:
         self._memory.stepped()
 
     def restore_lr(self) -> None:
-        """Put the learning rates of the schedule back."""
+        """Restore the scheduled learning rates."""
         self._trainer.restore_lr()
 
     def add_figures(self, tally: StepMetrics) -> None:

@@ -86,7 +86,7 @@ class HfControlledTrainer(ForeignTrainer):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Put random generators, training mode, flags and log history back afterwards.
+        """Restore random generators, training mode, flags and log history afterwards.
 
         Callbacks that have a state are not called meanwhile.
         """
@@ -195,7 +195,7 @@ def tokenizer_of(trainer: Any) -> Any:
 def plain_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the figures of an evaluation by their names without `eval_`.
 
-    Timings, the epoch and what is no number are left out.
+    Timings, the epoch and values that are not numbers are left out.
     """
     named = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     return {

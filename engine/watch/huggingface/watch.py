@@ -86,7 +86,7 @@ class HfWatch:
         return script_run
 
     def remove(self) -> None:
-        """Put the trainer's own methods back, and end a run that was opened but not begun."""
+        """Restore the trainer's own methods, and end a run that was opened but not begun."""
         self._undo.all()
         self._removed = True
         if self._script_run is not None:
@@ -205,7 +205,7 @@ class WatchedTraining:
             self._script_run.end(state, error=text)
 
     def close(self) -> None:
-        """Put the trainer's own methods back and remove the callback of fttui."""
+        """Restore the trainer's own methods and remove the callback of fttui."""
         self._undo.all()
         callbacks = self._trainer.callback_handler.callbacks
         if self._callback in callbacks:

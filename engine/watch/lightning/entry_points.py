@@ -1,4 +1,4 @@
-"""What Lightning asks every installed package for: callbacks for each of its trainers.
+"""Lightning entry points: callbacks that Lightning adds to each of its trainers.
 
 There is none unless the environment asks for it, with `FTTUI=on` or under `fttui exec`. Nothing but
 the standard library is imported before that, and no error of ours ends the script.

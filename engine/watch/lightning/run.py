@@ -74,7 +74,7 @@ class _Handed(Iterator[Any]):
         self._waiting: list[Any] = []
 
     def put_next(self, batch: Any) -> None:
-        """Put the batch in that is served next."""
+        """Set the batch that is served next."""
         self._waiting.append(batch)
 
     def __next__(self) -> Any:

@@ -82,7 +82,7 @@ class PlainRun(LoopRun):
         ]
 
     def batches(self, loader: Iterable[B]) -> Iterator[B]:
-        """Yield the batches of one pass over a loader, and those again that a rollback returns to.
+        """Yield the batches of one pass over a loader; after a rollback, the earlier ones again.
 
         Args:
             loader: makes the batches; anything that can be iterated over.

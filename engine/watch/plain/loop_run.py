@@ -49,7 +49,7 @@ class LoopParts:
     scaler: Any = None
     """The loss scaler of fp16 training; None in other precisions."""
     clip: float = 0.0
-    """The gradient clip that the loop asks for; 0 is off, and so is a clip that it makes itself."""
+    """The gradient clip that the loop asks for; 0 if it is off or the loop clips by itself."""
     kind: str = "plain loop"
     """What the run calls the trainer."""
     known: Mapping[str, int] = field(default_factory=dict)
@@ -102,7 +102,7 @@ class LoopRun:
 
     @property
     def step(self) -> int:
-        """Updates so far; after a rollback those up to the step that it led to."""
+        """Number of updates so far; a rollback sets it back."""
         return self._event_log.position.step
 
     def _open(self) -> ScriptRun | None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Marked(NamedTuple):
-    """A batch, and what its loader says of it."""
+    """A batch, and what its loader reports about it."""
 
     batch: Any
     end_of_dataloader: bool
@@ -22,7 +22,7 @@ class Marked(NamedTuple):
 
 
 class PreparedLoader:
-    """Answers the questions of accelerate for the batch that is served; idle for other loaders."""
+    """Answers accelerate's queries about the batch served; does nothing for other loaders."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader: Any = loader

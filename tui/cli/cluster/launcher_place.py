@@ -231,7 +231,7 @@ def _whole(launcher: str, environment: Mapping[str, str], name: str, default: in
     """Return the number that a variable holds.
 
     Raises:
-        ConfigError: It is no whole number from 0 to the largest port.
+        ConfigError: It is not a whole number from 0 to the largest port.
     """
     text = environment.get(name) or str(default)
     if not (text.isascii() and text.isdigit() and int(text) <= _LAST_PORT):
@@ -305,6 +305,6 @@ def _require_consistent(name: str, numbers: Mapping[str, int]) -> None:
     for meaning, number in (("node", rank // per_node), ("nodes", size // per_node)):
         if numbers.get(meaning, number) != number:
             raise ConfigError(
-                f"got --nodes {name} with {said}; {meaning} should be {number}; start it anew, "
+                f"got --nodes {name} with {said}; {meaning} should be {number}; start it again, "
                 "without variables of another launcher"
             )

@@ -26,7 +26,7 @@ _GREETING_S = 5.0
 _TELL_S = 5.0
 """Longest wait for a process that does not take the exit code."""
 _LOST = 11
-"""Exit code of a waiting process if the first one ended without telling its own."""
+"""Exit code of a waiting process if the first one ended without sending its own."""
 _INTERRUPTED = 130
 
 

@@ -1,4 +1,4 @@
-"""A node other than that of rank 0: its ranks are started and waited for; it has no app."""
+"""A node other than that of rank 0: starts its ranks and waits for them, without the app."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_LINES = 15
 
 
 def nodes_root(root: Path) -> Path:
-    """Return the folder for what runs whose run folder is on another node write on this one."""
+    """Return the folder for files of this node, for runs whose run folder is on another node."""
     return root / ".nodes"
 
 

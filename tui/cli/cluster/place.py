@@ -1,4 +1,4 @@
-"""The place of `fttui run` among several nodes: its options, or what a launcher or a job says."""
+"""The place of `fttui run` among several nodes, by its options, a launcher or a job."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Cluster:
 
     @property
     def engine_options(self) -> list[str]:
-        """The options of the engine: with `--job`, a stop by a signal is no success."""
+        """The options of the engine: with `--job`, a stop by a signal does not count as success."""
         return ["--stopped-code", str(STOPPED_CODE)] if self.named else []
 
     def run_to_go_on(self, root: Path) -> RunDirectory | None:
@@ -124,7 +124,7 @@ def cluster_of(options: argparse.Namespace, say: Callable[[str], None] | None = 
         say: prints which variables of a launcher are not used; None prints nothing.
 
     Raises:
-        ConfigError: the options are incomplete or impossible, this is no task of a job, or a
+        ConfigError: the options are incomplete or impossible, this is not a task of a job, or a
             launcher started this command without the option that says so.
     """
     if options.nodes == SLURM:

@@ -87,7 +87,7 @@ def slurm_place(
 
     Raises:
         ConfigError: this is not a task of a SLURM job, or not the only one on its node. Variables
-            of a job that did not start this process count as no job.
+            of a job that did not start this process are ignored.
     """
     try:
         job_id, node = int(environment["SLURM_JOB_ID"]), int(environment["SLURM_NODEID"])

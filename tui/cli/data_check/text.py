@@ -1,4 +1,4 @@
-"""Print records as they are learned: targets in colour, or between « and » without colours."""
+"""Print records as the model sees them: targets in colour, or between « and » without colours."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IGNORED = -100
 
 
 def print_record(record: SampleRecord) -> None:
-    """Print a record as it is learned.
+    """Print a record as the model sees it.
 
     Targets are coloured on a terminal, or between « and » if NO_COLOR is set or there is none.
     """
@@ -41,7 +41,7 @@ def print_record(record: SampleRecord) -> None:
 
 
 def record_text(record: SampleRecord, *, marks: bool) -> Iterator[Text]:
-    """Yield a record as it is learned: its place, its notes, its texts and their tokens.
+    """Yield a record as the model sees it: its place, its notes, its texts and their tokens.
 
     Args:
         record: The record.

@@ -1,4 +1,4 @@
-"""Conduct a race: train one variant after another from one checkpoint, round by round."""
+"""Run a race: train one variant after another from one checkpoint, round by round."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Telling:
 
 
 class Race:
-    """Trains the variants of a race that have yet to train, and puts the run on its way again."""
+    """Trains the remaining variants of a race, and lets the run continue afterwards."""
 
     def __init__(self, state: RaceState, track: Track, telling: Telling) -> None:
         self._state = state
@@ -168,11 +168,11 @@ class Race:
         variant.checkpoint, variant.rounds = saved.new, variant.rounds + 1
 
     def hold(self) -> None:
-        """Pause the run where it is, because the race was interrupted."""
+        """Pause the run at its current step, because the race was interrupted."""
         self._track.send(Pause(), "a race was interrupted")
 
     def go_on(self, kept: int | None) -> None:
-        """Go on with a variant, or with the state and the settings before the race.
+        """Continue with a variant, or with the state and the settings before the race.
 
         Args:
             kept: the index of the variant; None to go back.

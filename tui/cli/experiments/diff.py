@@ -166,7 +166,7 @@ def _stack(records: list[Record]) -> dict[str, str]:
 
 
 def flat_settings(run: RunDirectory) -> dict[str, str]:
-    """Return the resolved configuration of a run as key path → value; empty if it is no YAML."""
+    """Return the resolved configuration of a run as key path → value; empty if it is not YAML."""
     import yaml
 
     try:

@@ -195,7 +195,7 @@ def _confirmed() -> bool:
 
 
 def _driver(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> RunDriver:
-    """Return what drives the run; an ended run is resumed first, paused.
+    """Return the driver of the run; an ended run is first resumed, paused.
 
     Raises:
         FttuiError: it cannot be resumed, or belongs to another user or machine.
@@ -256,7 +256,7 @@ def _tellers(
 
 
 def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
-    """Train the variants, print table and verdict, and put the run on its way again."""
+    """Train the variants, print table and verdict, and let the run continue."""
     try:
         race.run()
         kept = _kept(state)

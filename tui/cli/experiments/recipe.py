@@ -1,4 +1,4 @@
-"""`recipe`: the configuration of a run with its interventions, to repeat it without a person."""
+"""`recipe`: the configuration of a run with its interventions, to repeat it unattended."""
 
 from __future__ import annotations
 

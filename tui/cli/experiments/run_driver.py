@@ -163,7 +163,7 @@ class RunDriver:
             self.send(RunSteps(steps=target - paused.step), reason)
 
     def _take_in(self, found: TrainedSteps, record: Record, target: int) -> bool:
-        """Add a record to a stretch; return whether the stretch has ended."""
+        """Add a record to the steps trained; return whether they have ended."""
         match record.event:
             case StepFinished(loss=loss):
                 found.step = record.step

@@ -1,1 +1,1 @@
-"""`export`, `sync` and `prometheus`: what leaves a run for other programs."""
+"""`export`, `sync` and `prometheus`: data of a run for other programs."""

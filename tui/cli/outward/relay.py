@@ -1,4 +1,4 @@
-"""Runs a process of the engine without a terminal and prints what it says."""
+"""Runs a process of the engine without a terminal and prints its output."""
 
 from __future__ import annotations
 

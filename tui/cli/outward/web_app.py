@@ -1,4 +1,4 @@
-"""`python -m fttui.tui.cli.outward.web_app RUN_DIR`: the app of a browser, for looking only.
+"""`python -m fttui.tui.cli.outward.web_app RUN_DIR`: the read-only app for a browser.
 
 The server of `fttui web` starts one for each page. It shows one run of this machine, sends no
 command, starts no process, opens no other run, writes no file, and reads no preferences.

@@ -1,4 +1,4 @@
-"""What a whole run will take, by what an earlier run of the same kind has measured."""
+"""Cost of a whole run, estimated from an earlier run of the same kind."""
 
 from __future__ import annotations
 

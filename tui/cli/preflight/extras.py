@@ -1,4 +1,4 @@
-"""What the extras for trackers and alerts install, and which commands cannot do without them."""
+"""The packages of the extras, and the commands that require them."""
 
 from __future__ import annotations
 

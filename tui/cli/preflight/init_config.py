@@ -188,7 +188,7 @@ def _hardware(free_bytes: int | None, ask: Ask) -> Hardware:
     """Return this machine, or one with a GPU of the given free memory.
 
     Raises:
-        ConfigError: The answer is no size in GiB.
+        ConfigError: The answer is not a size in GiB.
     """
     from fttui.engine.config.memory.hardware import probe_hardware, with_cards
 

@@ -1,4 +1,4 @@
-"""What the extra `train` of fttui installs, and which commands cannot do without it.
+"""The packages of the extra `train`, and the commands that require them.
 
 The app and everything that follows a run need none of it, so that they can be installed on a laptop
 without a training stack, or beside the libraries of a script whatever their versions are.
@@ -26,7 +26,7 @@ INSTALL = "pip install 'fttui[train]'"
 
 
 def require_training_packages(command: str) -> None:
-    """Refuse a command that trains, or reads data or models, where a package for that is missing.
+    """Refuse a command that trains, or reads data or models, if a package for that is missing.
 
     Args:
         command: the command as the user typed it.

@@ -1,4 +1,4 @@
-"""Conduct a sweep: one trial after another, until there are enough, or the time is over."""
+"""Run a sweep: one trial after another, until there are enough, or the time is over."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TrialStarter(Protocol):
         """
 
     def take_up(self, run: RunDirectory) -> bool:
-        """Go on with the run of an interrupted trial; return False if it must begin again."""
+        """Resume the run of an interrupted trial; return False if it must start again."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class SweepTelling:
     """Functions that are called during a sweep."""
 
     progress: Callable[[OpenTrial, TrialRecord], None]
-    """Called again and again while a trial trains."""
+    """Called repeatedly while a trial trains."""
     finished: Callable[[TrialResult], None]
     """Called after each trial."""
 

@@ -1,4 +1,4 @@
-"""The run of one trial: it is started or taken up again, followed, and ended early."""
+"""The run of one trial: it is started or resumed, followed, and ended early."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def follow(
 
 
 def _looks(run: RunDirectory) -> Iterator[None]:
-    """Yield now and then, until shortly after the end of the engine."""
+    """Yield repeatedly, until shortly after the end of the engine."""
     gone_at = None
     while gone_at is None or time.monotonic() - gone_at < _GRACE_S:
         yield

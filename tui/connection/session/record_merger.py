@@ -44,14 +44,14 @@ class RecordMerger:
     def history(self, payloads: Iterable[bytes]) -> list[bytes]:
         """Add records pulled from the journal; return those that can be delivered now.
 
-        A number that the journal lacks is not waited for, and what is no record is left out.
+        A number that the journal lacks is not waited for, and what is not a record is left out.
         """
         released = []
         for payload in payloads:
             try:
                 seq = peek_seq(payload)
             except DecodeError:
-                continue  # a frame that is no record, in a journal from elsewhere
+                continue  # a frame that is not a record, in a journal from elsewhere
             if seq > self.last_seq:
                 self._held.pop(seq, None)
                 self.last_seq = seq

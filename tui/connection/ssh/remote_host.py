@@ -86,7 +86,7 @@ def parse_target(text: str) -> RemoteTarget:
 
 
 def is_remote(text: str) -> bool:
-    """Whether a text names a remote host: it has an @ or a colon and is no existing path.
+    """Whether a text names a remote host: it has an @ or a colon and is not an existing path.
 
     Names of runs have neither sign.
     """

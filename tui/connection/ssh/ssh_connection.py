@@ -227,7 +227,7 @@ class SshConnection:
         """Turn an error of decoding into one that names the host.
 
         Raises:
-            ProtocolMismatch: what the host sent is no message of this version.
+            ProtocolMismatch: what the host sent is not a message of this version.
         """
         try:
             yield

@@ -153,7 +153,7 @@ def _count(app: AppBase) -> None:
 
 
 def _recover(app: AppBase) -> None:
-    """Send the gravest command that the alarms of the current incident recommend, once confirmed.
+    """Send the command that the current incident's report recommends first, once confirmed.
 
     It need not be `recover`.
     """

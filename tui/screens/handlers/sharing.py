@@ -37,7 +37,7 @@ _CONVERTED_IN_S = 60
 
 
 def shared_text(app: AppBase) -> tuple[str, str]:
-    """Return what the screen in view is about as plain text, and its name.
+    """Return the content of the screen in view as plain text, and its name.
 
     That is the text of a page such as a report, the row under the cursor of a table, else the state
     of the run in one line.

@@ -41,7 +41,7 @@ class CompareScreen(PlotScreen):
             yield TextLine(id="rows")
 
     def show_body(self, state: AppState, now: float) -> None:
-        """Draw this run and the marked runs over each other, and how they differ."""
+        """Draw the curves of this run and the marked runs, and list how they differ."""
         self.query_one("#legend", TextLine).put(_legend(state))
         self.query_one("#differences").border_title = "configuration differences"
         self.query_one("#rows", TextLine).put(_differences(state, self.app.size.width))

@@ -1,4 +1,4 @@
-"""What the mouse does on plots: the window after a drag or the wheel, and the event clicked."""
+"""Effects of the mouse on plots: the window after a drag or the wheel, and the event clicked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The screen of the data: findings, facts, and records as they are learned."""
+"""The screen of the data: findings, facts, and records as the model sees them."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def _finding(state: AppState, name: str) -> Iterator[Content]:
 
 
 def record(found: SampleRecord) -> Iterator[Content]:
-    """Yield the lines of a training record as it is learned; targets are bold and coloured."""
+    """Yield the lines of a training record as the model sees it; targets are bold and coloured."""
     yield assemble((found.place, BOLD))
     for note in found.notes:
         yield assemble((note, WATCH))

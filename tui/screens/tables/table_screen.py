@@ -31,9 +31,9 @@ class TableScreen(RunScreen):
     NARROW: ClassVar[tuple[str, ...]] = ()
     """The columns that narrow screens show; empty for all."""
     FLEXIBLE: ClassVar[str | None] = None
-    """Name of the column that gives way in narrow screens, and has the second lines."""
+    """Name of the column that is shortened in narrow screens, and has the second lines."""
     WIDE_FLEXIBLE: ClassVar[str | None] = None
-    """Name of the column that gives way in wider screens; None for none."""
+    """Name of the column that is shortened in wider screens; None for none."""
     NAME: ClassVar[str] = ""
     EMPTY: ClassVar[str] = ""
     """What the note below the table says while the table has no rows."""

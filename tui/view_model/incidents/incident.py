@@ -16,7 +16,7 @@ from ..interventions import Intervention, Phase
 from .alarm import Anomaly
 
 SEVERITIES = ("info", "watch", "alarm")
-"""Severities of alerts, the gravest last."""
+"""Severities of alerts, the most severe last."""
 
 
 class IncidentState(StrEnum):
@@ -89,7 +89,7 @@ class Incident:
 
     @property
     def severity(self) -> str:
-        """The gravest severity of its pending alarms, or of all if none is pending."""
+        """The highest severity of its pending alarms, or of all if none is pending."""
         return max((_severity(a) for a in self.pending or self.alarms), key=SEVERITIES.index)
 
     @property
@@ -101,7 +101,7 @@ class Incident:
     def main(self) -> Anomaly:
         """The alarm whose report stands for the incident.
 
-        It is the one whose advice is followed, else the first of the gravest ones.
+        It is the one whose advice is followed, else the first of the most severe ones.
         """
         if self.pending and self._advising is not None:
             return self._advising
@@ -112,7 +112,8 @@ class Incident:
     def advice(self) -> tuple[Advice, ...]:
         """The recommended commands that were not sent yet, the one to follow first.
 
-        The gravest first recommendation of a pending alarm wins, the newest one of equal gravity.
+        The most severe first recommendation of a pending alarm wins, the newest one of equal
+        gravity.
         """
         first = self._advising
         if first is None:
@@ -172,10 +173,10 @@ def gravity(way: RecommendedCommand) -> int:
 
 
 def rank(incident: Incident) -> tuple[int, int, int, float]:
-    """Return the order of incidents: the gravest one is the current one.
+    """Return the order of incidents: the most severe one is the current one.
 
-    It is that with the gravest severity, then without a command sent, then with the gravest advice,
-    then the newest.
+    It is that with the highest severity, then without a command sent, then with the most severe
+    advice, then the newest.
     """
     advice = incident.advice
     return (

@@ -15,7 +15,7 @@ MOST_POINTS = 100_000
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[{(]*[\]})])")
 
 _PARENT_FOLDER = re.compile(r"(?:^|[,/\[\s])\.\.(?=[/,\]\s]|$)")
-"""The part `..` of a path, which is no range."""
+"""The part `..` of a path, which is not a range."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ def read_held_out(draft: Draft, key: str, tool: str) -> None:
         tool: name of the tool, which holds out nothing by default.
 
     Raises:
-        ValueError: The share is no number.
+        ValueError: The share is not a number.
     """
     held_out = number(draft.get(key, 0))
     if held_out >= 1:
@@ -77,7 +77,7 @@ def read_evaluations(draft: Draft) -> None:
     """Read when evaluations run; with neither a strategy nor `eval_steps` no interval is set.
 
     Raises:
-        ValueError, ZeroDivisionError: The interval is no number, or cannot be used.
+        ValueError, ZeroDivisionError: The interval is not a number, or cannot be used.
     """
     key = next(
         (k for k in ("eval_strategy", "evaluation_strategy") if draft.get(k) is not None), ""
@@ -155,7 +155,7 @@ def _read_interval(draft: Draft, section: str, key: str, value: Any) -> None:
         value: the interval: its value, or the default.
 
     Raises:
-        ValueError: The interval is no number.
+        ValueError: The interval is not a number.
         ZeroDivisionError: The interval or the epochs are 0, and the run has no number of steps.
     """
     every = number(value)

@@ -223,7 +223,7 @@ def _read_moments(draft: Draft) -> None:
 
 
 def _leave_out_moments(draft: Draft) -> None:
-    """Take back betas and epsilon if the optimizer has none; the other tool ignores them too."""
+    """Unset betas and epsilon if the optimizer has none; the other tool ignores them too."""
     name = str(draft.values.get("train.optimizer", ""))
     kind = OPTIMIZERS.get(name)
     for path, having in (
