@@ -62,7 +62,7 @@ class Viewers:
         return any(v.read_only for c, v in known if c == connection or v.id == viewer_id)
 
     def drop_silent(self, now: float) -> list[str]:
-        """Count viewers no longer that have sent nothing for 15 seconds; return their ids."""
+        """Stop counting viewers that have sent nothing for 15 seconds; return their ids."""
         silent = [c for c, v in self._by_connection.items() if now - v.last_message_at > SILENT_S]
         gone = {connection: self._by_connection.pop(connection) for connection in silent}
         self._silent |= gone

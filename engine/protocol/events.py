@@ -430,7 +430,7 @@ class RunEnded(Event, frozen=True, kw_only=True, tag="RunEnded"):
 
 
 class UsageMeasured(Event, frozen=True, kw_only=True, tag="UsageMeasured"):
-    """What the run has used was measured between steps, for example in a pause."""
+    """The usage of the run was measured between steps, for example in a pause."""
 
     usage: Usage
 

@@ -46,7 +46,7 @@ class SubmitCommand(ClientMessage, frozen=True, kw_only=True, tag="SubmitCommand
     expires_at: float | None = None
     """Unix seconds after which the command is refused; None for no limit.
 
-    It counts only if the hub cannot use `expires_boot_s`, which no change of a clock moves.
+    It counts only if the hub cannot use `expires_boot_s`, which does not depend on the clock.
     """
     expires_boot_s: float | None = None
     """Seconds since the hub's machine started after which the command is refused."""

@@ -52,7 +52,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
     """The version of fttui on the remote host."""
     host: str = ""
     read_only: bool = False
-    """Whether the remote host lets this viewer only watch."""
+    """Whether the remote host allows this viewer only to watch."""
 
 
 class JournalPosition(msgspec.Struct, frozen=True, kw_only=True):

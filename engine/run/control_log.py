@@ -52,7 +52,7 @@ class ControlEntry(msgspec.Struct, frozen=True, kw_only=True):
     rejected: str | None = None
     """Why the command was refused, or None; the engine ignores refused commands."""
     leash: Leash | None = None
-    """Limits that the engine keeps the command in; None unless an agent sent it."""
+    """Limits within which the engine carries out the command; None unless an agent sent it."""
     proposal: str = ""
     """Name of the proposal that it makes, confirms or declines; empty for any other command."""
     expires_boot_s: float | None = None

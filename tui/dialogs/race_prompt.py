@@ -1,4 +1,4 @@
-"""The prompt of a race: typed words become a request, with what it amounts to as a preview."""
+"""The prompt of a race: typed words become a request, with a preview of its size."""
 
 from __future__ import annotations
 

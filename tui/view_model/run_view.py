@@ -268,7 +268,7 @@ class RunView:
 
     @cached_property
     def current_incident(self) -> Incident | None:
-        """The incident that calls for something first; None if none does."""
+        """The incident that requires an action most urgently; None if none does."""
         return current_of(self.incidents)
 
     @property

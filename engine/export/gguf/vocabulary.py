@@ -34,7 +34,7 @@ _BY_REGEX = {
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a model by id, with what GGUF says of each."""
+    """The tokens of a model by id, with the data that GGUF has for each."""
 
     model: str
     """`gpt2` for byte-level BPE, `llama` for the BPE of sentencepiece."""
@@ -143,7 +143,7 @@ def _splitting_rule(content: dict[str, Any]) -> str:
 
 
 def _rule_of(parts: list[dict[str, Any]]) -> str | None:
-    """Return the name of a splitting rule; None if it is none of those known."""
+    """Return the name of a splitting rule; None if it is unknown."""
     match [one.get("type") for one in parts]:
         case ["ByteLevel"] if _is_gpt2(parts[0]):
             return "gpt-2"

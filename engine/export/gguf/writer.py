@@ -160,7 +160,7 @@ class _Tensor:
 
 
 def _tensors(folder: Path, settings: dict[str, Any], kind: DirectType) -> Iterator[_Tensor]:
-    """Yield each tensor of the model, without reading it; a head tied to the embedding is none.
+    """Yield each tensor of the model, without reading it; a head tied to the embedding is left out.
 
     Raises:
         ModelError: A tensor has no place in a GGUF file of this family.

@@ -88,7 +88,7 @@ def _deliver(options: argparse.Namespace, say: Say, terminated: Termination) -> 
 def _ledger_file(
     run: RunDirectory, goal: Destination, options: argparse.Namespace, terminated: Termination
 ) -> LedgerFile:
-    """Open the ledger; with `--wait`, once the process before this one has let go of it."""
+    """Open the ledger; with `--wait`, once the process before this one has released it."""
     while True:
         try:
             return LedgerFile(run, goal.tracker, goal.place, goal.shown)

@@ -1,4 +1,4 @@
-"""Passes on what a tracker does not hold yet; knows neither files nor trackers.
+"""Delivers what a tracker does not have yet; depends on neither files nor trackers.
 
 A record counts as delivered once the sink has returned and the ledger is saved. If a process dies
 in between, the tracker itself says at the next opening how far it got.
@@ -79,7 +79,7 @@ class Courier:
             raise
 
     def _enter(self, number: int) -> None:
-        """Have the tracker run of a timeline open, and learn how much of it the tracker holds."""
+        """Open the tracker run of a timeline, and find out how much of it the tracker has."""
         if self._open == number:
             return
         if self._open is not None:

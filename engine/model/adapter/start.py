@@ -1,4 +1,4 @@
-"""Existing adapters: train one on, or merge it into the base model first."""
+"""Existing adapters: continue one, or merge it into the base model first."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def continue_adapter(
     seed: int,
     device: torch.device,
 ) -> PeftModel:
-    """Attach an existing adapter to a base model, ready to train on.
+    """Attach an existing adapter to a base model, ready for training.
 
     Args:
         base: The frozen base model.

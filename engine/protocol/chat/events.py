@@ -26,7 +26,7 @@ class ChatAsked(ChatEvent, frozen=True, kw_only=True, tag="ChatAsked"):
     answerers: tuple[str, ...] = ()
     """Who answers, in this order: `base` and `adapter`, or `model` where no base is in memory."""
     notes: tuple[str, ...] = ()
-    """What differs from what one may expect, such as why no base answers."""
+    """Notes for the user, such as why the base model does not answer."""
 
 
 class ChatContinued(ChatEvent, frozen=True, kw_only=True, tag="ChatContinued"):

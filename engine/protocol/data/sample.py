@@ -23,7 +23,7 @@ class SampleToken(msgspec.Struct, frozen=True, array_like=True):
     text: str
     """The token as the vocabulary spells it."""
     label: int
-    """The token that is learned at this position; -100 if none is."""
+    """The target token at this position; -100 without one."""
 
 
 class SampleText(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class SampleText(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampleRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record as the model learns it."""
+    """One record as the model sees it."""
 
     id: str
     place: str

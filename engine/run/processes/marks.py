@@ -30,7 +30,7 @@ class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
 
     pid: int
     started: float
-    """Unix seconds; for versions that know no `identity`."""
+    """Unix seconds; for versions without `identity`."""
     identity: ProcessIdentity | None = None
     """None in the marks of older versions."""
     place: str = ""

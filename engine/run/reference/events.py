@@ -54,6 +54,6 @@ def events_page() -> str:
     lines.append("## Parts of events\n")
     for struct in PARTS:
         lines += struct_section(struct, "###", linked)
-    lines += ["## States\n", f"{first_lines(RunState)}: "]
+    lines += ["## States\n", f"{first_lines(RunState).rstrip('.')}: "]
     lines[-1] += ", ".join(f"*{state.value}*" for state in RunState) + "."
     return "\n".join(lines) + "\n"

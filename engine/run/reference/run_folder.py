@@ -34,7 +34,7 @@ docs/reference`.
 `journal.log` and `control.log` are {len(MAGIC)} bytes `{MAGIC!r}`, then frames of `u32 length |
 u32 crc32 | payload`, little-endian, of at most {MAX_PAYLOAD_BYTES // 2**20} MiB. The payload of
 the journal is a [record](events.md#record), that of the control journal a
-[ControlEntry](#controlentry), in MessagePack. A reader takes the whole frames at the beginning:
+[ControlEntry](#controlentry), in MessagePack. A reader uses the complete frames at the beginning:
 after a crash the last one may be incomplete. `control.seq` holds the newest sequence number of
 the control journal as 8 bytes, little-endian.
 

@@ -68,7 +68,7 @@ def store_race(run: RunDirectory, state: RaceState) -> None:
 
 @contextmanager
 def race_lock(run: RunDirectory) -> Iterator[None]:
-    """Hold the lock of the process that conducts a race, so that no other one conducts it, too.
+    """Hold the lock of a race, so that only one process runs it.
 
     Raises:
         FttuiError: another process conducts a race of the run.

@@ -23,9 +23,9 @@ class IncidentState(StrEnum):
     """The state of an incident."""
 
     OPEN = "open"
-    """An alarm calls for something, and nothing was done since."""
+    """An alarm requires an action, and nothing was done since."""
     RECOVERING = "recovering"
-    """Something was done, whose result is not known yet."""
+    """An action was taken whose result is not known yet."""
     RECOVERED = "recovered"
     WATCHED = "watched"
     """Nothing but hints and warnings, which may become serious."""
@@ -188,7 +188,7 @@ def rank(incident: Incident) -> tuple[int, int, int, float]:
 
 
 def current_of(incidents: Sequence[Incident]) -> Incident | None:
-    """Return the incident that calls for something first; None if none does."""
+    """Return the incident that requires an action most urgently; None if none does."""
     return max((i for i in incidents if i.active), key=rank, default=None)
 
 

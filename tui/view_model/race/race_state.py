@@ -1,4 +1,4 @@
-"""The state of a race: what each variant has trained so far, who is left, and who is first.
+"""The state of a race: the training of each variant so far, those that remain, and the best.
 
 It is stored after every change, so that a race that was interrupted continues where it was.
 """
@@ -45,7 +45,7 @@ class VariantState(msgspec.Struct, kw_only=True):
     score: float | None = None
     """The compared metric after its last round; None if it was not finite or is not known."""
     beaten: bool = False
-    """Whether it left after a round because others were better."""
+    """Whether it was dropped after a round because others were better."""
     failed: str = ""
     """Why it could not be trained to the end of a round; empty if it could."""
     remarks: list[str] = []
@@ -82,7 +82,7 @@ class RaceState(msgspec.Struct, kw_only=True):
     """Index of the variant that the run continues with; None before, and if it returned to the
     start."""
     ended: bool = False
-    """Whether the run trains on its own again."""
+    """Whether the run continues outside the race."""
 
     @property
     def plan(self) -> tuple[Variant, ...]:
@@ -123,7 +123,7 @@ class RaceState(msgspec.Struct, kw_only=True):
 
     @property
     def ranking(self) -> list[int]:
-        """The indices of the variants, best first; who trained longer comes before who left."""
+        """The indices of the variants, best first; dropped ones come last."""
         order = range(len(self.variants))
         return sorted(order, key=lambda n: self._place(self.variants[n]))
 

@@ -1,4 +1,4 @@
-"""What a person asks of a race, and what it will be: its plan, its start and its cost."""
+"""A requested race, and its plan: variants, start and cost."""
 
 from __future__ import annotations
 
