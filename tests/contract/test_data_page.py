@@ -26,7 +26,7 @@ EXAMPLES = re.findall(
 def test_the_table_of_reasons_is_current() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == with_table(page), (
-        "write it anew: python -m fttui.engine.config.reasons_table docs/data.md"
+        "regenerate it: python -m fttui.engine.config.reasons_table docs/data.md"
     )
     assert all(f"| `{reason.name}` |" in page for reason in REASONS)
 

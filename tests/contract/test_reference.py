@@ -18,7 +18,7 @@ from .links import ROOT
 def test_the_page_is_current() -> None:
     committed = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert committed == reference_text(), (
-        "write it anew: python -m fttui.engine.config.reference docs/configuration.md"
+        "regenerate it: python -m fttui.engine.config.reference docs/configuration.md"
     )
 
 

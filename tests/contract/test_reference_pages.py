@@ -30,7 +30,7 @@ PAGES = [(package, name) for package, pages in PACKAGES.items() for name in page
 def test_a_page_is_current(package: str, name: str) -> None:
     page: Callable[[], str] = PACKAGES[package][name]
     assert (FOLDER / name).read_text(encoding="utf-8") == page(), (
-        f"write it anew: python -m {package} docs/reference"
+        f"regenerate it: python -m {package} docs/reference"
     )
 
 

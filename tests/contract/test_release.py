@@ -171,7 +171,7 @@ def test_the_citation_has_what_readers_of_the_format_need() -> None:
 def test_the_manual_page_is_current() -> None:
     committed = (ROOT / "docs" / "man" / "fttui.1").read_text(encoding="utf-8")
     assert committed == man_page(), (
-        "write it anew: python -m fttui.tui.cli.shell.man_page docs/man/fttui.1"
+        "regenerate it: python -m fttui.tui.cli.shell.man_page docs/man/fttui.1"
     )
 
 

@@ -283,7 +283,7 @@ _ATTACKS: dict[str, Attack] = {
 @fault(
     "F27",
     "nonsense on the port: " + ", ".join(_ATTACKS),
-    "training untouched, no state changed, hub ≤ 512 MiB or begun anew",
+    "training untouched, no state changed, hub ≤ 512 MiB or started again",
     "libzmq's sockets: 492 MB (subscriptions), 662 MB (endless message)",
 )
 def nonsense(box: Box) -> Figures:
@@ -296,7 +296,7 @@ def nonsense(box: Box) -> Figures:
             with Peak(run) as peak:
                 attack(hub, box.rng, box.long)
             most = max(most, peak.most_bytes)
-            again = " (begun anew)" if hub_of(run) != hub else ""
+            again = " (started again)" if hub_of(run) != hub else ""
             figures.append(f"{name} {peak.most_bytes >> 20} MiB{again}")
             until(lambda: _answers(hub_of(run)))
             require(os.path.exists(f"/proc/{engine}"), f"the engine is gone after {name}")

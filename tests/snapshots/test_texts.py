@@ -1,6 +1,6 @@
 """What the screens say, in every state and size, as text; one app per state and size.
 
-`pytest tests/snapshots --snapshot-update` writes the files anew; read the diff before committing.
+`pytest tests/snapshots --snapshot-update` writes the files again; read the diff before committing.
 """
 
 from __future__ import annotations

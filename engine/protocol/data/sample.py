@@ -1,4 +1,4 @@
-"""Records as the model learns them: their texts, with the parts that are targets.
+"""Records as the model sees them: their texts, with the parts that are targets.
 
 `data_sample.json` in a run folder has these fields, and so have the answers to `check --show`.
 """
