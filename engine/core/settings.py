@@ -287,8 +287,8 @@ def _change_schedule(
         lr = context.lr_schedule if command.lr is None else command.lr
         if lr <= 0:
             raise Inapplicable(
-                f"the schedule's learning rate is 0 at step {context.step}, so there is nothing to "
-                "go on from; give a rate: at=1e-4"
+                f"the schedule's learning rate is 0 at step {context.step}, so there is no rate to "
+                "continue from; give a rate: at=1e-4"
             )
         start = context.step if command.start is None else command.start
         rest = RestOfSchedule(shape=command.shape, start=start, lr=lr)
