@@ -139,7 +139,7 @@ def test_a_spike_of_all_rows_is_an_alarm_and_is_recovered_from(scene: Scene) -> 
     raised = scene.raised()
     assert (raised.severity, raised.explained_by) == (ALARM, "")
     assert raised.ways[0].text == "recover spike-101"
-    assert "spreads over the 4 rows" in page_of(scene.run, "spike-101")
+    assert "All 4 rows" in page_of(scene.run, "spike-101")
     scene.judged("spike-101", "not recovered")
     assert scene.monitor.wanted("act") is not None
 

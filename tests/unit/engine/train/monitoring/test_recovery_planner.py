@@ -20,7 +20,7 @@ from fttui.engine.train.monitoring.recovery_planner import RecoveryPlanner, Reco
 
 from .parts import LogAtStep, Ranks, alert, checkpoint, new_run
 
-NO_WAY = "on this timeline to recover from; to go back all the same: rollback CHECKPOINT"
+NO_WAY = "on this timeline to recover from; to roll back anyway: rollback CHECKPOINT"
 
 
 class Scene:
