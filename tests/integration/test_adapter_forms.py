@@ -240,7 +240,7 @@ def test_targets_that_cannot_be_trained_are_refused(
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        ({"adapter__targets": "(q"}, r"adapter\.targets: got '\(q', which is no regular"),
+        ({"adapter__targets": "(q"}, r"adapter\.targets: got '\(q', which is not a regular"),
         ({"adapter__init": "pissa", "model__quantize": "nf4"}, r"needs them unquantized"),
         ({"adapter__init": "loftq"}, r"reduces the error of NF4"),
         ({"adapter__init": "olora", "adapter__dora": "true"}, r"not exact together"),

@@ -136,7 +136,7 @@ def test_what_would_go_back_is_refused_and_the_rest_is_done(
     played = played_of(watched)
     reasons = [event.reason for event in played.events(CommandFailed)]
     assert len(reasons) == 2
-    assert all("keeps its position to itself" in reason for reason in reasons)
+    assert all("does not expose its position" in reason for reason in reasons)
     started = played.events(RunStarted)[-1]
     assert {"rollback", "recover", "skip", "profile"} <= set(started.refused)
     done = [event.command.split()[0] for event in played.events(CommandApplied)]

@@ -389,7 +389,7 @@ def test_after_an_error_of_fttui_every_epoch_is_trained(
 def test_an_object_that_is_no_trainer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     watch_trainer(torch.nn.Linear(1, 1), WatchOptions())
     said = capsys.readouterr().err
-    assert "torch.nn.modules.linear.Linear is no transformers.Trainer" in said
+    assert "torch.nn.modules.linear.Linear is not a transformers.Trainer" in said
     assert "fttui.watch(model=…, optimizer=…)" in said
 
 

@@ -81,7 +81,7 @@ def test_a_budget_warns_once_at_90_percent_and_stops_at_its_end() -> None:
     assert lines(events) == [
         "90 % of the budget is used: 1.81 of 2 h (budget.hours); at 100 % the run saves and stops",
         "the budget is used up: 2 of 2 h (budget.hours); the run saves a checkpoint and stops; "
-        "raise it to go on: fttui run --resume tiny-1 --set budget.hours=3",
+        "raise it to continue: fttui run --resume tiny-1 --set budget.hours=3",
     ]
     assert stops == ["budget.hours is used up: 2 of 2 h", "budget.hours is used up: 2.01 of 2 h"]
 
@@ -100,7 +100,7 @@ def test_a_paused_run_is_measured_and_its_budget_is_kept() -> None:
 def test_a_run_goes_on_with_what_is_left_of_its_budget_only() -> None:
     require_budget_left(config(hours=2), Usage(seconds=7000), "resume")
     with pytest.raises(
-        BudgetUsedUp, match=r"2 of 2 h .*; raise it to go on: resume --set budget\.hours=3"
+        BudgetUsedUp, match=r"2 of 2 h .*; raise it to continue: resume --set budget\.hours=3"
     ):
         require_budget_left(config(hours=2), Usage(seconds=7200), "resume")
 
@@ -113,7 +113,7 @@ def test_a_limit_of_energy_needs_a_power_reading_on_every_rank(
     blind = UsageMeter(SingleRank(), Usage(), 0.0, Card(reads_power=False))
     require_power(config(**budget), UsageMeter(SingleRank(), Usage(), 0.0, Card()))
     if refused:
-        with pytest.raises(ConfigError, match="power of a GPU of this run cannot be read"):
+        with pytest.raises(ConfigError, match="power of one of the run.s GPUs cannot be read"):
             require_power(config(**budget), blind)
     else:
         require_power(config(**budget), blind)
