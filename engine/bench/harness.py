@@ -27,7 +27,7 @@ _UNREACHABLE = ("ConnectionError", "OfflineModeIsEnabled", "DatasetNotFoundError
 _SEED = 1234
 """The seed with which the harness itself chooses solved examples."""
 _RESAMPLES = 1000
-"""Bootstrap samples for the standard errors of metrics that are no means, such as F1."""
+"""Bootstrap samples for the standard errors of metrics other than means, such as F1."""
 Progress = Callable[[str, float, float], None]
 
 

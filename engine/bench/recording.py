@@ -137,8 +137,8 @@ class ResultJournal:
             except JournalLocked as error:
                 if time.monotonic() > deadline:
                     raise FttuiError(
-                        f"{error}; it is no engine of this run that can be asked to record the "
-                        f"result, so it is lost: {result.text}"
+                        f"{error}; its writer is not an engine of this run, which could "
+                        f"record the result, so it is lost: {result.text}"
                     ) from None
                 time.sleep(0.5)
         self._follow()

@@ -57,7 +57,7 @@ def _gpu(index: int) -> Gpu:
 
 
 def size_of_weights(config: RunConfig, progress: Progress) -> int | None:
-    """Return the bytes of the base model on a GPU; None if its files do not tell."""
+    """Return the bytes of the base model on a GPU; None if its files do not show it."""
     source = resolve_model(config.model, progress)
     settings = AutoConfig.from_pretrained(source, **hub_arguments(config.model)).to_dict()
     found = weight_bytes(

@@ -12,7 +12,7 @@ from .anomaly import ALARM, INFO, Alert
 __all__ = ["INCIDENT_STEPS", "Incidents"]
 
 SUDDEN = frozenset({"spike", "grad_explosion", "nonfinite"})
-"""Kinds that are told in the record in which they begin."""
+"""Kinds that are detected in the record in which they begin."""
 
 
 class Incidents(msgspec.Struct, kw_only=True):
@@ -20,9 +20,9 @@ class Incidents(msgspec.Struct, kw_only=True):
 
     An incident lasts until all of its alarms have recovered, or until no alert has joined it for
     `INCIDENT_STEPS`. A verdict takes many records; without one, an alarm counts as recovered when
-    a new one is raised after its quantity was back at its earlier level. An incident goes on after
-    a rollback, because an alarm that comes back has the same cause, and after an alarm that has not
-    recovered, because a state in which it has already begun is no state to return to.
+    a new one is raised after its quantity was back at its earlier level. An incident
+    continues after a rollback, because an alarm that comes back has the same cause, and after an
+    alarm that has not recovered, because no recovery may return to a state after its beginning.
     The names of the fields are part of the file format of checkpoints.
     """
 

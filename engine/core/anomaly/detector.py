@@ -158,7 +158,7 @@ class Detector:
     def _pass_gap(self, gap: int) -> None:
         """Take note of a number of steps between records that is not the usual one.
 
-        Baselines begin anew if the log has changed to another interval.
+        All baselines are reset if the log has changed to another interval.
         """
         state = self._state
         if gap and state.last_step >= 0 and state.interval.add(gap):

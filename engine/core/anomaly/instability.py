@@ -100,7 +100,7 @@ class Instability(msgspec.Struct):
             scaled: whether a loss scaler skips steps whose gradients overflow.
             tokens: tokens of the step; 0 if unknown.
             after_gap: whether many more or fewer steps than usual lie between this record and the
-                one before, so that only values that are not finite are told.
+                one before, so that only values that are not finite are reported.
         """
         finite = loss is not None and math.isfinite(loss)
         if finite and loss and not self.zero_losses and (norm is None or math.isfinite(norm)):

@@ -153,7 +153,7 @@ class UserMetrics:
         return {name: value for name, value in found.items() if value is not None}
 
     def _require(self, generate: Callable[[], None]) -> None:
-        """Generate with a model that is split over the ranks, where no rank can go on alone.
+        """Generate with a model that is split over the ranks, where no rank can continue alone.
 
         The others wait for the parts of a rank that failed, so it ends, which they notice at once.
 
@@ -164,7 +164,7 @@ class UserMetrics:
             raise TrainingFailed(
                 f"rank {self._agreement.rank} could not generate completions for "
                 f"{', '.join(self._functions)}: {failed}; with train.strategy: fsdp the other "
-                "ranks cannot go on without it. Lower eval.metric_tokens, or leave out "
+                "ranks cannot continue without it. Lower eval.metric_tokens, or leave out "
                 "eval.metrics"
             )
 

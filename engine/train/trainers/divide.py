@@ -14,10 +14,10 @@ from ..event_log import EventLog
 def divide_further(
     run: RunDirectory, started: RunStarted, smaller: int, event_log: EventLog
 ) -> tuple[RunStarted, str]:
-    """Keep a smaller micro-batch in the configuration of the run, for its resumes, too.
+    """Store a smaller micro-batch in the run's configuration, so that resumes use it too.
 
     Returns:
-        The start event with the smaller micro-batch, and the text that tells of the larger one.
+        The start event with the smaller micro-batch, and the text that reports the larger one.
 
     Raises:
         TrainingFailed: the configuration cannot be written, such as on a full disk.

@@ -113,7 +113,7 @@ def test_a_limit_of_energy_needs_a_power_reading_on_every_rank(
     blind = UsageMeter(SingleRank(), Usage(), 0.0, Card(reads_power=False))
     require_power(config(**budget), UsageMeter(SingleRank(), Usage(), 0.0, Card()))
     if refused:
-        with pytest.raises(ConfigError, match="power of one of the run.s GPUs cannot be read"):
+        with pytest.raises(ConfigError, match="power of one of the run's GPUs cannot be read"):
             require_power(config(**budget), blind)
     else:
         require_power(config(**budget), blind)
