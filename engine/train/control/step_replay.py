@@ -100,7 +100,7 @@ def weights_of(
 
     The chat is returned with the name of its checkpoint in full.
 
-    With those of a checkpoint the live state is held on the host meanwhile, and put back to the
+    With those of a checkpoint the live state is held on the host meanwhile, and restored to the
     last bit; then `back` is called.
 
     Raises:

@@ -283,7 +283,7 @@ class ChatResponder:
     def _together(
         self, action: Callable[[], None], interrupted: Callable[[], bool]
     ) -> tuple[str, bool]:
-        """Generate on all ranks, which ask together every few tokens whether they go on."""
+        """Generate on all ranks, which ask together every few tokens whether they continue."""
         calls, stopped = 0, False
 
         def stops() -> bool:

@@ -87,7 +87,7 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
 def conducted_by(run: RunDirectory) -> int | None:
     """Return the pid of the process that conducts a race of the run now; None without one.
 
-    It is 0 if the process has not told its pid.
+    It is 0 if the process has not reported its pid.
     """
     try:
         with run.open() as folder:
