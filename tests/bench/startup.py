@@ -117,10 +117,17 @@ class Clock:
         return 0.0
 
     def at(self, moment: float) -> Cost:
-        """Return the cost at a moment: that of the next sample, with its own wall time."""
+        """Return the cost at a moment, between those of the samples before and after it."""
+        before = (self.began, Cost())
         for when, cost in self.samples:
             if when >= moment:
-                return Cost(moment - self.began, cost.waited_s, cost.processor_s)
+                share = (moment - before[0]) / (when - before[0])
+                return Cost(
+                    moment - self.began,
+                    before[1].waited_s + share * (cost.waited_s - before[1].waited_s),
+                    before[1].processor_s + share * (cost.processor_s - before[1].processor_s),
+                )
+            before = when, cost
         raise ValueError("no sample after that moment")
 
 
