@@ -163,7 +163,7 @@ SAME_TARGETS = Reason(
 WEIGHTED = Reason(
     "weighted",
     "records",
-    "have a weight, which is a factor on the loss of the record or of a turn",
+    "have a weight, which is a factor on the loss of the record, of a turn or of tokens",
     "set data.columns: {weight: null} if the column is not a factor on the loss",
 )
 WEIGHT_ZERO = Reason(

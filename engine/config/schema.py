@@ -107,7 +107,7 @@ class DataConfig(Section, frozen=True, kw_only=True):
     eval_fraction: Fraction = 0.02
     """Share of the training data held out when `eval` is null."""
     format: Literal[
-        "auto", "messages", "prompt_completion", "text", "pairs", "preference", "rated"
+        "auto", "messages", "prompt_completion", "text", "tokens", "pairs", "preference", "rated"
     ] = "auto"
     """Format of the records; auto: recognized by their columns."""
     text: TextUnit = "line"
@@ -219,7 +219,8 @@ class EvalConfig(Section, frozen=True, kw_only=True):
     """Tokens generated per prompt."""
     metrics: list[str] = []
     """Metrics that Python functions of yours compute, as FILE.py:FUNCTION, from completions of
-    held-out records; the file is executed when the run starts."""
+    held-out records or, in task contrastive, with the model, which embeds texts for evaluators of
+    sentence-transformers; the file is executed when the run starts."""
     metric_records: Count = 64
     """Held-out records, the first ones, whose completions are generated for `metrics`."""
     metric_tokens: Count = 128

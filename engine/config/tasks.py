@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-Format = Literal["messages", "prompt_completion", "text", "preference", "rated", "pairs"]
+Format = Literal["messages", "prompt_completion", "text", "tokens", "preference", "rated", "pairs"]
 """Formats of records."""
 
 SCORED_KINDS = ("cosent", "cosine")
@@ -17,7 +17,7 @@ PREFERENCE_TASKS = ("dpo", "kto")
 COMPARING_TASKS = (*PREFERENCE_TASKS, "reward")
 """Tasks that learn to distinguish good answers from bad ones; their loss falls towards zero."""
 FORMATS_OF: Mapping[str, tuple[Format, ...]] = {
-    "sft": ("messages", "prompt_completion", "text"),
+    "sft": ("messages", "prompt_completion", "text", "tokens"),
     "contrastive": ("pairs",),
     "dpo": ("preference",),
     "kto": ("rated", "preference"),

@@ -55,6 +55,15 @@ class GuardDecision(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+def nothing_to_learn(step: int) -> GuardDecision:
+    """Return the decision on a step without targets, whose update would be momentum and decay."""
+    return GuardDecision(
+        UpdateVerdict.SKIP,
+        f"step {step} has nothing to learn, because it has no target or all weights are 0; no "
+        "update was made",
+    )
+
+
 class Guard(msgspec.Struct, kw_only=True):
     """Checks every update before it is applied; the history of refused ones is in a checkpoint."""
 

@@ -31,8 +31,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
     """A training process has started on the run.
 
-    It is recorded twice with the same incarnation: at once, without `devices`, and again with every
-    field when the model and the data are loaded.
+    It is recorded at once, without `devices`, and again with every field when all is loaded.
     """
 
     name: str
@@ -109,7 +108,7 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """Max gradient norm in force; None when clipping is off."""
     clipped: bool = False
     skipped: bool = False
-    """Whether the guard refused the update, which leaves weights and optimizer unchanged."""
+    """Whether there was no update: the guard refused it, or the step was `without_targets`."""
     lr: float = 0.0
     """Learning rate of this update: `lr_schedule` × `lr_scale`."""
     lr_schedule: float = 0.0
@@ -153,6 +152,8 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """Further metrics of the task, such as `pos_cos`, `neg_cos` and `top1`."""
     usage: Usage | None = None
     """What the run has used so far, over all of its starts; None in journals of older versions."""
+    without_targets: bool = False
+    """Whether the step had no target, or only records and tokens of weight 0."""
 
     @property
     def rate(self) -> LearningRate:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..data.batches.batch_source import Batch, SeenExamples
 from ..data.batches.mixing import MixChanges
-from ..data.tokens.examples import Example, TextExample
+from ..data.tokens.examples import IGNORED, Example, TextExample
 from ..train.checkpoint.rng import RngState, capture_rng, restore_rng
 from .held_tensor import DeviceCopies, HeldTensor
 
@@ -56,12 +56,19 @@ class TapedBatch:
         fresh, self.fresh = self.fresh, None
         return _mapped(self.held, _served) if fresh is None else fresh
 
+    def lacks_targets(self) -> bool:
+        """Whether the batch has token labels, and all of them are ignored."""
+        found = [held.tensor for name, held in _tensors(self.held) if name == "labels"]
+        labels = [one for one in found if one.dim() > 1 and not one.is_floating_point()]
+        return bool(labels) and not any(bool((one != IGNORED).any()) for one in labels)
+
     @property
     def counts(self) -> dict[str, Any]:
-        """Tokens and rows, by the names under which the step counts them."""
+        """Tokens, rows and the check for targets, by the names under which the step counts them."""
         tokens = self.tokens
         known = tokens.tensor if isinstance(tokens, HeldTensor) else tokens
-        return {"token_count": known, "document_count": self.samples}
+        checks = {"lacks_targets": self.lacks_targets}
+        return {"token_count": known, "document_count": self.samples, **checks}
 
 
 def _served(_: str, value: Any) -> Any:

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from fttui.engine.errors import DataError
-from fttui.engine.protocol.events import StepFinished
+from fttui.engine.protocol.events import LogEmitted, StepFinished
+from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.distributed.place import RankPlace
 from tests.support.played import read_records
@@ -52,6 +53,13 @@ def completions() -> list[dict[str, Any]]:
     ]
 
 
+def with_ranges(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The first two letters of every second completion weigh 0.5, and the third one 3."""
+    return [
+        row | ({"weights": [[0, 2, 0.5], [2, 3, 3]]} if n % 2 else {}) for n, row in enumerate(rows)
+    ]
+
+
 def reference(folder: Path, rows: list[dict[str, Any]]) -> float:
     """The weighted mean over the completion tokens of all records, from logits."""
     where = next(folder.rglob("config.json")).parent
@@ -66,14 +74,19 @@ def reference(folder: Path, rows: list[dict[str, Any]]) -> float:
         with torch.no_grad():
             logits = model(torch.tensor([ids])).logits[0]
         each = F.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="none")
+        begins = [start - len(row["prompt"]) for start, _ in found["offset_mapping"]] + [-1]
+        factors = torch.full((len(ids),), row["weight"])
+        for start, end, factor in row.get("weights", ()):
+            factors[torch.tensor([start <= one < end for one in begins])] *= factor
         chosen = each[torch.tensor(own[1:])]
-        total += row["weight"] * float(chosen.sum())
-        weight += row["weight"] * len(chosen)
+        factors = factors[1:][torch.tensor(own[1:])]
+        total += float((factors * chosen).sum())
+        weight += float(factors.sum())
     return total / weight
 
 
 def test_the_loss_of_a_step_is_the_weighted_mean_of_its_tokens(tmp_path: Path) -> None:
-    rows = completions()
+    rows = with_ranges(completions())
     run = run_of(tmp_path / "run", "sft", rows, train__batch=2, train__accumulate=4)
     play(run)
     assert losses(run)[0] == pytest.approx(reference(tmp_path / "run", rows), rel=1e-6)
@@ -118,6 +131,68 @@ def test_a_weight_of_three_is_three_records(
         play(run)
         found.append(losses(run))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def rated() -> list[dict[str, Any]]:
+    return [{**row, "label": n % 2 == 0} for n, row in enumerate(completions())]
+
+
+def compared() -> list[dict[str, Any]]:
+    return [
+        {"prompt": f"{n}: ", "chosen": WORDS[n], "rejected": WORDS[7 - n] + "!", "weight": weight}
+        for n, weight in enumerate(WEIGHTS)
+    ]
+
+
+def alike() -> list[dict[str, Any]]:
+    return [
+        {"anchor": f"{n}: {WORDS[n]}", "positive": WORDS[7 - n], "negative": "no", "weight": w}
+        for n, w in enumerate(WEIGHTS)
+    ]
+
+
+STATIC, HARD = {"train__fast": "static"}, {"contrastive__hard_negatives": 1}
+
+
+@pytest.mark.parametrize(
+    ("task", "rows", "sets"),
+    [
+        ("sft", completions(), {}),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [
+                ("dpo", compared(), {**STATIC, "preference__ce_weight": 1}),
+                ("kto", rated(), {"preference__ce_weight": 0}),
+                ("reward", compared(), {}),
+                ("contrastive", alike(), {**STATIC, **HARD, "contrastive__ce_weight": 0.0}),
+                ("contrastive", alike(), {**HARD, "contrastive__cross_accumulation": "on"}),
+            ]
+        ),
+    ],
+)
+def test_a_step_of_weight_zero_makes_no_update(
+    tmp_path: Path, task: str, rows: list[dict[str, Any]], sets: dict[str, Any]
+) -> None:
+    """Momentum and weight decay would move the weights without a gradient."""
+    more = {"train__steps": 8, "train__batch": 1, "train__accumulate": 1, "train__lr": 0.01}
+    more |= {"checkpoint__every": 1, "checkpoint__keep": 9, "train__weight_decay": 0.1, **sets}
+    run = run_of(tmp_path / "run", task, rows, **more)
+    play(run)
+    records = read_records(run)
+    steps = {r.step: r.event for r in records if isinstance(r.event, StepFinished)}
+    (idle,) = [step for step, event in steps.items() if event.without_targets]
+    assert [step for step, event in steps.items() if event.skipped] == [idle]
+    (told,) = [
+        r.event.text
+        for r in records
+        if isinstance(r.event, LogEmitted) and "nothing to learn" in r.event.text
+    ]
+    assert told.startswith(f"step {idle} has nothing to learn")
+    saved = {
+        m.step: m.files["adapter_model.safetensors"].sha256 for m in CheckpointStore(run).all()
+    }
+    moved = [step for step in range(2, 9) if saved[step] != saved[step - 1]]
+    assert set(moved) == set(range(2, 9)) - {idle}
 
 
 def test_a_loss_without_weights_refuses_them(tmp_path: Path) -> None:

@@ -121,9 +121,13 @@ class HeadlessLog:
             f"{step.tokens_per_s:,.0f} tok/s",
             *([f"mem {fmt.size(memory)}"] if memory else []),
             *([f"ETA {fmt.duration(left_s)}"] if self._total_steps else []),
-            *(["update skipped"] if step.skipped else []),
+            *([_no_update(step)] if step.skipped else []),
         ]
         yield "  ".join(parts)
+
+
+def _no_update(step: ev.StepFinished) -> str:
+    return "nothing to learn, no update" if step.without_targets else "update skipped"
 
 
 def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:

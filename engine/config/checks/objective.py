@@ -302,11 +302,10 @@ def own_metrics_of(config: RunConfig) -> list[str]:
 def _check_user_metrics(config: RunConfig) -> Iterator[Problem]:
     if not config.eval.metrics:
         return
-    if config.task in ("contrastive", "reward"):
+    if config.task == "reward":
         yield Problem(
             "eval.metrics",
-            f"task {config.task} has no records with a prompt and an answer to generate; remove "
-            "the key, or use it with task sft, dpo or kto",
+            "task reward has no answers to generate; remove the key, or use it with another task",
         )
     elif config.data.eval is None and not config.data.eval_fraction:
         yield Problem(

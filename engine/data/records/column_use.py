@@ -17,7 +17,7 @@ MEANINGFUL = frozenset(
     {
         *("tools", "functions", "system", "system_prompt", "history", "label", "labels"),
         *("score", "chosen", "rejected", "reasoning", "reasoning_content", "thinking"),
-        *("weight", "context", "negative", "negatives", "neg", "hard_negatives"),
+        *("weight", "weights", "context", "negative", "negatives", "neg", "hard_negatives"),
         "chat_template_kwargs",
     }
 )

@@ -4,6 +4,7 @@
 - prompt_completion: `prompt` and `completion`, both text (concatenated unchanged: the separator
   belongs in the data) or both message lists (formatted by the chat template).
 - text: `text`.
+- tokens: `input_ids` and more columns, see `token_weights`, which also reads `weights` beside text.
 - preference: `chosen` and `rejected`, two completions of `prompt`: three texts or three message
   lists. Two whole conversations need no prompt: their common beginning is the prompt.
 - rated: `prompt`, `completion` and `label`, which is true for a good completion.
@@ -25,6 +26,7 @@ from ...errors import DataError
 from .forms import listed
 from .labels import number_of
 from .messages import MessageRules, parse_messages, texts_by_path, tools_of
+from .token_weights import IDS, WEIGHTS, Range, TokensRecord, ranges_of, tokens_record
 from .turns import has_turns, turns_of
 
 Message = Mapping[str, Any]
@@ -65,6 +67,8 @@ class CompletionRecord:
     id: str
     prompt: str | tuple[Message, ...]
     completion: str | tuple[Message, ...]
+    ranges: tuple[Range, ...] = field(default=(), kw_only=True)
+    """Weights of ranges of a completion that is text."""
     tools: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
     """Tools that the assistant may call, as JSON schemas."""
     weight: float = field(default=1.0, kw_only=True)
@@ -79,6 +83,8 @@ class TextRecord:
 
     id: str
     text: str
+    ranges: tuple[Range, ...] = field(default=(), kw_only=True)
+    """Weights of ranges of the text."""
     weight: float = field(default=1.0, kw_only=True)
     """Factor on the loss of the record."""
     place: str = field(default="", kw_only=True, compare=False)
@@ -131,7 +137,13 @@ class RatedRecord:
 
 
 Record = (
-    MessagesRecord | CompletionRecord | TextRecord | PairRecord | PreferenceRecord | RatedRecord
+    MessagesRecord
+    | CompletionRecord
+    | TextRecord
+    | TokensRecord
+    | PairRecord
+    | PreferenceRecord
+    | RatedRecord
 )
 
 
@@ -175,6 +187,8 @@ def _formats(columns: Collection[str]) -> Iterator[Format]:
         yield "pairs"
     if "text" in columns:
         yield "text"
+    if IDS in columns:
+        yield "tokens"
 
 
 def to_record(
@@ -198,7 +212,11 @@ def to_record(
     """
     row = _Row(values, place, rules or MessageRules())
     identity = identity if values.get("id") in (None, "") else str(values["id"])
-    found, weight = _record(row, form, identity), row.weight()
+    if form == "tokens":
+        found: Record = tokens_record(values, identity, place)
+    else:
+        found = _record(row, form, identity)
+    weight = row.weight()
     return found if weight == 1 else replace(found, weight=weight)
 
 
@@ -207,9 +225,11 @@ def _record(row: _Row, form: Format, identity: str) -> Record:
     if form == "messages":
         return MessagesRecord(identity, row.conversation(), tools=row.tools(), place=place)
     if form == "text":
-        return TextRecord(identity, row.text("text"), place=place)
+        text = row.text("text")
+        return TextRecord(identity, text, place=place, ranges=row.ranges(text))
     if form == "prompt_completion":
-        return _completion_record(row, identity)
+        found = _completion_record(row, identity)
+        return replace(found, ranges=row.ranges(found.completion))
     if form == "preference":
         return _preference_record(row, identity)
     if form == "rated":
@@ -341,6 +361,18 @@ class _Row:
             )
             raise DataError(self._wrong(WEIGHT, value, expected))
         return found
+
+    def ranges(self, text: str | tuple[Message, ...]) -> tuple[Range, ...]:
+        """Return the weights of ranges of a text from the column `weights`; none without it.
+
+        Raises:
+            DataError: They are no ranges of the text, or it is a list of messages.
+        """
+        value = self.values.get(WEIGHTS)
+        if value in (None, "", []) or isinstance(text, str):
+            return ranges_of(value, len(text), self.place)
+        expected = "no ranges beside messages, whose turns may have a weight"
+        raise DataError(self._wrong(WEIGHTS, value, expected))
 
     def is_text(self, name: str) -> bool:
         """Whether a column holds text."""

@@ -23,6 +23,7 @@ _FORMS: dict[str, tuple[Form, ...]] = {
         (("instruction",), ("output",)),
         (("question",), ("answer",)),
         (("text",),),
+        (("input_ids",),),
     ),
     "contrastive": (
         (("anchor", "query", "question"), ("positive", "document", "passage", "answer")),

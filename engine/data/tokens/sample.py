@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ...protocol.data.sample import SampleRecord, SampleSpan, SampleText, SampleToken
@@ -67,13 +68,25 @@ def _sampled(
 ) -> SampleRecord:
     findings = Findings()
     texts = [part for example in learn(record, findings) for part in _parts(example)]
-    shown = [_text(name, ids, labels, decoder, most, tokens=tokens) for name, ids, labels in texts]
+    shown = [_text(part, decoder, most, tokens=tokens) for part in texts]
     notes = [f"{one.reason.text}{f' ({one.detail})' if one.detail else ''}" for one in findings]
     return SampleRecord(id=record.id, place=place_of(record), texts=shown, notes=notes)
 
 
-_Part = tuple[str, list[int], list[int]]
-"""Name, token ids and labels of one sequence."""
+@dataclass(frozen=True)
+class _Part:
+    """One sequence of a record."""
+
+    name: str
+    ids: list[int]
+    labels: list[int]
+    weights: Sequence[float] = ()
+    """Factor on the loss of each token; empty if all are 1."""
+
+    def weight(self, place: int) -> float:
+        """Return the weight of the target at a place; 1 if there is none."""
+        learned = self.labels[place] != IGNORED
+        return self.weights[place] if self.weights and learned else 1.0
 
 
 def _parts(example: Example) -> Iterator[_Part]:
@@ -82,24 +95,23 @@ def _parts(example: Example) -> Iterator[_Part]:
     The text of a rated example with another prompt's answer is left out.
     """
     match example:
-        case TextExample(input_ids=ids, labels=labels):
-            yield "text", ids, _predicted(labels)
+        case TextExample():
+            yield _learned("text", example)
         case PairExample(anchor=anchor, positive=positive, negatives=negatives, prompt=prompt):
             prompts = example.passage_prompts or (0,) * (1 + len(negatives))
-            yield "anchor", anchor, _behind(anchor, prompt)
-            yield "positive", positive, _behind(positive, prompts[0])
+            yield _Part("anchor", anchor, _behind(anchor, prompt))
+            yield _Part("positive", positive, _behind(positive, prompts[0]))
             for number, (ids, before) in enumerate(zip(negatives, prompts[1:], strict=True), 1):
-                yield f"negative {number}", ids, _behind(ids, before)
+                yield _Part(f"negative {number}", ids, _behind(ids, before))
         case PreferenceExample(chosen=chosen, rejected=rejected, margin=margin):
             better = "chosen" if margin is None else f"chosen, margin {margin:g}"
-            yield better, chosen.input_ids, _predicted(chosen.labels)
-            yield "rejected", rejected.input_ids, _predicted(rejected.labels)
+            yield _learned(better, chosen)
+            yield _learned("rejected", rejected)
         case RatedExample(text=text, desirable=desirable):
-            name = "desirable" if desirable else "undesirable"
-            yield name, text.input_ids, _predicted(text.labels)
+            yield _learned("desirable" if desirable else "undesirable", text)
         case PackedExample(documents=documents):
             for document in documents:
-                yield "text", document.input_ids, _predicted(document.labels)
+                yield _learned("text", document)
 
 
 def _behind(ids: list[int], prompt: int) -> list[int]:
@@ -112,43 +124,41 @@ def _predicted(labels: list[int]) -> list[int]:
     return [IGNORED, *labels[1:]]
 
 
-def _text(
-    name: str,
-    ids: list[int],
-    labels: list[int],
-    decoder: Decoder,
-    most: int | None,
-    *,
-    tokens: bool,
-) -> SampleText:
-    learned = [label != IGNORED for label in labels]
-    spans, left_out = _shortened(_spans(ids, learned, decoder), most)
-    names = decoder.convert_ids_to_tokens(ids) if tokens else []
-    listed = [SampleToken(*token) for token in zip(ids, names, labels, strict=False)]
+def _learned(name: str, text: TextExample) -> _Part:
+    """Return a sequence with the labels and weights of its targets."""
+    return _Part(name, text.input_ids, _predicted(text.labels), text.weights or ())
+
+
+def _text(part: _Part, decoder: Decoder, most: int | None, *, tokens: bool) -> SampleText:
+    spans, left_out = _shortened(_spans(part, decoder), most)
+    names = decoder.convert_ids_to_tokens(part.ids) if tokens else []
+    rows = enumerate(zip(part.ids, names, part.labels, strict=False))
     return SampleText(
-        name=name,
+        name=part.name,
         spans=spans,
-        tokens=len(ids),
-        learned=sum(learned),
+        tokens=len(part.ids),
+        learned=sum(label != IGNORED for label in part.labels),
         left_out=left_out,
-        token_list=listed,
+        token_list=[SampleToken(*token, part.weight(place)) for place, token in rows],
     )
 
 
-def _spans(ids: list[int], learned: list[bool], decoder: Decoder) -> list[SampleSpan]:
-    """Return the text in runs of targets and other tokens.
+def _spans(part: _Part, decoder: Decoder) -> list[SampleSpan]:
+    """Return the text in runs of targets of one weight and of other tokens.
 
     Whole beginnings are decoded and compared, because the text of a token depends on those before
     it: some tokenizers strip the first space, and a character can consist of several tokens.
     """
-    changes = [n for n in range(1, len(ids)) if learned[n] != learned[n - 1]]
+    ids = part.ids
+    kinds = [(label != IGNORED, part.weight(n)) for n, label in enumerate(part.labels)]
+    changes = [n for n in range(1, len(ids)) if kinds[n] != kinds[n - 1]]
     found, before, start = [], "", 0
     for end in [*changes, len(ids)] if ids else []:
         text = decoder.decode(
             ids[:end], skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         shared = _shared(before, text)
-        found.append(SampleSpan(text[shared:], learned[start]))
+        found.append(SampleSpan(text[shared:], *kinds[start]))
         before, start = text, end
     return found
 
@@ -171,7 +181,7 @@ def _shortened(spans: list[SampleSpan], most: int | None) -> tuple[list[SampleSp
         return spans, 0
     kept, room = [], most
     for span in spans:
-        kept.append(SampleSpan(span.text[:room], span.learned))
+        kept.append(SampleSpan(span.text[:room], span.learned, span.weight))
         room -= len(span.text)
         if room <= 0:
             break

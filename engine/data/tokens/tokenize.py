@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
@@ -14,8 +15,6 @@ from ...config.data_reasons import (
     NO_SCORE,
     NO_TARGET,
     UNUSED_NEGATIVES,
-    WEIGHT_ZERO,
-    WEIGHTED,
 )
 from ...errors import DataError
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
@@ -31,6 +30,7 @@ from ..records.formats import (
     place_of,
 )
 from ..records.messages import TURN_WEIGHT
+from ..records.token_weights import Range, TokensRecord
 from .encoding import (
     Encoded,
     Encoder,
@@ -44,6 +44,7 @@ from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 from .scores import ScoreRange, mapped
 from .split_marks import SplitMarks
+from .weight_notes import note_weight
 
 CHUNK = 256
 """Records tokenized at once: enough for speed, few enough to show progress."""
@@ -141,32 +142,6 @@ def tokenize_records(
     return examples
 
 
-def note_weight(record: Record, train_on: str, findings: Findings) -> None:
-    """Count a record if its loss, or that of a turn to learn, has another weight than 1.
-
-    A record of weight 0, whose own loss does not count, is counted by itself.
-    """
-    if record.weight == 0:
-        findings.note(WEIGHT_ZERO, place_of(record))
-        return
-    role = "assistant" if train_on in ("all", "last") else train_on
-    mine = [one for one in _turns_of(record) if one.get("role") == role]
-    learned = mine[-1:] if train_on == "last" else mine
-    turns = [one for one in learned if TURN_WEIGHT in one]
-    given = [record.weight, *(one[TURN_WEIGHT] for one in turns)]
-    other = [one for one in given if one != 1]
-    if other:
-        findings.note(WEIGHTED, place_of(record), f"weight {other[0]:g}")
-
-
-def _turns_of(record: Record) -> Sequence[Mapping[str, Any]]:
-    if isinstance(record, MessagesRecord):
-        return record.messages
-    if isinstance(record, CompletionRecord) and not isinstance(record.completion, str):
-        return record.completion
-    return ()
-
-
 @dataclass(frozen=True)
 class _Reading:
     """The tokenizer, options and findings that are used for all records."""
@@ -238,6 +213,8 @@ class _Passage:
     """Factor on the loss of each span; empty if all are 1."""
     weight: float = 1.0
     """Factor on the loss of the record."""
+    ranges: tuple[Range, ...] = ()
+    """Weights of ranges of the text."""
 
     def placed(self, place: str) -> PlacedText:
         """Return the text to encode, with the positions at which its targets begin and end."""
@@ -249,14 +226,16 @@ def _passage(record: Record, reading: _Reading) -> _Passage:
     options = reading.options
     match record:
         case TextRecord(id=identity, text=text):
-            return _Passage(identity, text, ((0, len(text)),), special=True)
+            span = ((0, len(text)),)
+            return _Passage(identity, text, span, special=True, ranges=record.ranges)
         case CompletionRecord(id=identity, prompt=str(prompt), completion=str(completion)):
             text = prompt + completion
             start = len(prompt) if options.completion_only else 0
             targets = ((start, len(text)),) if completion else ()
             blank = bool(completion) and not completion.strip()
             reading.findings.note(EMPTY_ANSWERS, place_of(record), count=blank)
-            return _Passage(identity, text, targets, special=True)
+            ranges = tuple((len(prompt) + a, len(prompt) + b, w) for a, b, w in record.ranges)
+            return _Passage(identity, text, targets, special=True, ranges=ranges)
         case CompletionRecord(prompt=prompt, completion=completion):
             turns = (*prompt, *completion)
             first = len(prompt)
@@ -287,19 +266,41 @@ def _passage(record: Record, reading: _Reading) -> _Passage:
 
 def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
     """Tokenize each record as one sequence, in their order."""
-    passages = [
-        replace(_passage(record, reading), place=record.place, weight=record.weight)
-        for record in records
-    ]
     found: dict[int, TokenizedText] = {}
+    passages: dict[int, _Passage] = {}
+    for number, record in enumerate(records):
+        if isinstance(record, TokensRecord):
+            found[number] = _given(record, reading.options)
+            continue
+        passage = _passage(record, reading)
+        passages[number] = replace(passage, place=record.place, weight=record.weight)
     for special in (False, True):
-        group = [n for n, passage in enumerate(passages) if passage.special is special]
+        group = [n for n, passage in passages.items() if passage.special is special]
         placed = [passages[n].placed(place_of(records[n])) for n in group]
         ending = reading.ending(special=special)
         for number, encoded in zip(group, reading.encode(placed, special=special), strict=True):
             marks = () if special else reading.marks.split_tokens
             found[number] = _tokenized(passages[number], encoded, ending, marks)
-    return [found[number] for number in range(len(passages))]
+    return [found[number] for number in range(len(records))]
+
+
+def _given(record: TokensRecord, options: TokenizeOptions) -> TokenizedText:
+    """Return a record that is tokenized already, truncated; no EOS is added."""
+    kept = slice(options.max_length)
+    ids, cut = record.input_ids[kept], len(record.input_ids) > options.max_length
+    whole = record.labels is None or not options.completion_only
+    labels = list(ids) if whole or record.labels is None else record.labels[kept]
+    if all(label == IGNORED for label in labels[1:]):
+        return TokenizedText(None, cut)
+    weights: tuple[float, ...] | None = None
+    if record.weights is not None or record.weight != 1:
+        each = record.weights or [1.0] * len(record.input_ids)
+        weights = tuple(record.weight * one for one in each[kept])
+    if weights is not None and all(one == 1 for one in weights):
+        weights = None
+    return TokenizedText(
+        TextExample(record.id, ids, labels, weights=weights, place=record.place), cut
+    )
 
 
 @dataclass(frozen=True)
@@ -355,9 +356,10 @@ def _tokenized(
 def _token_weights(passage: _Passage, offsets: Offsets, count: int) -> tuple[float, ...] | None:
     """Return the factor on the loss of each of `count` tokens; None if all are 1.
 
-    An EOS behind the text has the weight of the record.
+    An EOS behind the text has the weight of the record. A token has the weight of the range in
+    which it begins.
     """
-    if not passage.weights and passage.weight == 1:
+    if not (passage.weights or passage.ranges) and passage.weight == 1:
         return None
     found = [passage.weight] * count
     for weight in dict.fromkeys(passage.weights):
@@ -365,6 +367,13 @@ def _token_weights(passage: _Passage, offsets: Offsets, count: int) -> tuple[flo
         mine = [span for span, own in spans if own == weight]
         for number, within in enumerate(tokens_within(passage.text, offsets, mine)):
             found[number] = passage.weight * weight if within else found[number]
+    starts = [start for start, _, _ in passage.ranges]
+    for number, (begin, end) in enumerate(offsets if starts else ()):
+        # Some tokenizers count the space before a word as a part of its token.
+        first = begin + (end - begin - len(passage.text[begin:end].lstrip()))
+        at = bisect_right(starts, first) - 1
+        if at >= 0 and first < passage.ranges[at][1]:
+            found[number] = passage.weight * passage.ranges[at][2]
     return tuple(found)
 
 
@@ -413,6 +422,25 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
             weight=pair.weight,
             place=pair.place,
         )
+
+
+def embedded_ids(
+    texts: Sequence[str], before: str, encode: Encoder, eos: int | None, max_length: int
+) -> Iterator[tuple[list[int], int]]:
+    """Yield the token ids of texts as they are embedded, and how many belong to `before`.
+
+    Args:
+        texts: The texts.
+        before: The instruction before each of them.
+        encode: Encodes texts.
+        eos: Id of the EOS that closes a text; None without one.
+        max_length: Largest number of tokens.
+    """
+    ending = _Ending(max_length, eos)
+    placed = [PlacedText(before + text, "", (len(before),) if before else ()) for text in texts]
+    for one in encode(placed, special=True):
+        closed = ending.close(one.ids)
+        yield closed.ids, _prompt_tokens((one.offsets or [])[: closed.kept], len(before))
 
 
 def _prompt_tokens(offsets: Offsets, characters: int) -> int:

@@ -9,11 +9,18 @@ import msgspec
 
 
 class SampleSpan(msgspec.Struct, frozen=True, array_like=True):
-    """A part of a text whose tokens are all targets, or all not."""
+    """A part of a text whose tokens are all targets of one weight, or all not."""
 
     text: str
     learned: bool
     """Whether its tokens are targets of the loss, or part of the embedded text of a pair."""
+    weight: float = 1.0
+    """Factor on the loss of its tokens; 1 for tokens that are no targets."""
+
+    @property
+    def mark(self) -> str:
+        """The weight as it is shown behind the text, such as ` ×0.5`; empty if it is 1."""
+        return "" if self.weight == 1 else f" ×{self.weight:g}"
 
 
 class SampleToken(msgspec.Struct, frozen=True, array_like=True):
@@ -24,6 +31,8 @@ class SampleToken(msgspec.Struct, frozen=True, array_like=True):
     """The token as the vocabulary spells it."""
     label: int
     """The target token at this position; -100 without one."""
+    weight: float = 1.0
+    """Factor on the loss of a token that is learned."""
 
 
 class SampleText(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,6 +62,9 @@ class SteppedTrainer(OwnOptimizer):
     """Whether the model generates text."""
     forward: Forward
     """The strategy by which micro-batches pass through the model."""
+    no_items = False
+    """Whether the step has no labelled token on any rank, or only tokens of weight 0. Several GPUs
+    learn it for data with weights alone: other records always have a target."""
     sharded: ShardedModel | None = None
     """The parts of the model on this rank; None if each rank has the whole model."""
 
@@ -183,6 +186,8 @@ class SteppedTrainer(OwnOptimizer):
         batches = self.step_loop.fetch(num_batches)
         items = self._get_num_items_in_batch(batches, device)
         self.prepare_step(batches)
+        if self.nothing_to_learn(batches):
+            self.step_loop.tally.mark_without_targets()
         return batches, items
 
     def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> Any:
@@ -190,20 +195,33 @@ class SteppedTrainer(OwnOptimizer):
 
         It is the sum of their weights if there are any.
         """
+        self.no_items = False
         labels = [batch["labels"] for batch in batch_samples if "labels" in batch]
         if not labels:
             return None
         if self.weighted:
             own = sum(weight_of_targets(one) for one in batch_samples)
-            return torch.tensor(sums_over_ranks([own])[0], dtype=torch.float32, device=device)
+            weight = sums_over_ranks([own])[0]
+            self.no_items = weight == 0
+            return torch.tensor(weight, dtype=torch.float32, device=device)
         if self._loss_shifts_labels:  # type: ignore[attr-defined]  # of the trainer
             labels = [one[..., 1:] for one in labels]
         total = torch.tensor(sum(int(one.ne(IGNORED).sum()) for one in labels))
+        several = self.accelerator.num_processes > 1  # type: ignore[attr-defined]  # of the trainer
+        self.no_items = not several and not total
         if device.type == "cuda":
             total = total.pin_memory().to(device, non_blocking=True)
-        if self.accelerator.num_processes > 1:  # type: ignore[attr-defined]  # of the trainer
+        if several:
             dist.all_reduce(total)
+            self.no_items = device.type != "cuda" and not total
         return total
+
+    def nothing_to_learn(self, batches: list[Any]) -> bool:
+        """Return whether the step has no target on any rank, or only targets of weight 0.
+
+        Called after `prepare_step`; the trainers whose loss is not next-token alone override it.
+        """
+        return self.no_items
 
     def prepare_step(self, batches: list[Any]) -> None:
         """Compute the values that the loss over a whole step needs before its first micro-batch.

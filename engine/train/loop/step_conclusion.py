@@ -11,12 +11,13 @@ step that late: on a thread of its own, while the training thread waits for the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from ...core.anomaly import Alert
-from ...core.guard import Limits, UpdateVerdict
+from ...core.guard import Limits, UpdateVerdict, nothing_to_learn
 from ...core.memory_watch import MemoryPlanCheck
 from ...protocol.events import GradientsMeasured, StepFinished
 from ..control.control_state import ControlState
@@ -29,6 +30,9 @@ from .memory_meter import MemoryReading
 from .step_metrics import DeviceReading, lists_ranks, start_total
 from .step_record import StepRecord
 from .update_gate import UpdateGate
+
+FIRST_TOLD = 3
+"""Steps without targets that are logged one by one."""
 
 
 class Flow(Protocol):
@@ -43,6 +47,21 @@ class Flow(Protocol):
 
     def after(self) -> GradientsMeasured:
         """Measure what the update has changed, and return the norms of every module."""
+
+
+class Tellings:
+    """Logs a warning that may recur: the first times, then at every power of 10."""
+
+    def __init__(self, event_log: EventLog) -> None:
+        self._event_log = event_log
+        self._count = 0
+
+    def tell(self, text: str) -> None:
+        """Count the warning, and log it with its number if it is due."""
+        self._count += 1
+        if self._count <= FIRST_TOLD or self._count == 10 ** round(math.log10(self._count)):
+            more = f" ({self._count:,} such steps so far)" if self._count > 1 else ""
+            self._event_log.log("warning", f"{text}{more}")
 
 
 class Measurements(NamedTuple):
@@ -85,6 +104,7 @@ class StepConclusion:
         """The journaled step that the monitor has not checked yet."""
         self._background: BackgroundCall[list[Alert]] | None = None
         """Runs the detector beside the backward pass of the next step; None runs it at once."""
+        self._without_targets = Tellings(event_log)
         self._held_bytes: int | None = None
         """Memory of the previous step in bytes; None before the first one and without a GPU."""
 
@@ -120,8 +140,23 @@ class StepConclusion:
             self._meter.own,
             listed=lists_ranks(step.number, self._agreement.world_size),
         )
-        decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
+        if step.tally.without_targets or self._found_without_targets(step):
+            step.tally.mark_without_targets()
+            decision = nothing_to_learn(step.number)
+        else:
+            decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
         step.judged(decision, totals, self._loss_scale() if self._loss_scale else None)
+
+    def _found_without_targets(self, step: StepRecord) -> bool:
+        """Return whether the step of a script has a loss of NaN or 0 because it has no target.
+
+        One rank does not know the targets of others, and an update that the device has applied is
+        not taken back.
+        """
+        checks, own = step.tally.lacks_targets, step.known
+        applied = step.held is not None and not own.held
+        odd = math.isnan(own.loss) or (own.loss == 0 and not applied)
+        return odd and bool(checks) and self._agreement.alone and all(check() for check in checks)
 
     def _reading(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)
@@ -215,6 +250,8 @@ class StepConclusion:
         event = step.event(self._meter.total)
         self._held_bytes = step.held_bytes(reserves=self._reserves)
         self._event_log.record(event)
+        if event.without_targets:
+            self._without_targets.tell(step.refused)
         if event.usage is not None:
             self._meter.check(event.usage)
         if self._flow.measuring:

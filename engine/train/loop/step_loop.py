@@ -177,7 +177,8 @@ class StepLoop:
         gate, settings = self._conclusion.gate, self._control.settings
         position = self._control.position
         loss = summed(self.tally, norm)
-        limits = self._conclusion.limits() if gate else None
+        # Without targets the host decides at once, and the device has nothing to hold back.
+        limits = self._conclusion.limits() if gate and not self.tally.without_targets else None
         held = gate.judge(loss, norm, limits) if gate and limits and gate.decides(limits) else None
         return StepRecord(
             number=position.step + 1,

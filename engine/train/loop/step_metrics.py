@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +31,10 @@ class StepMetrics:
     parts: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     """Further per-step means that the host knows, such as those that a script logs."""
+    without_targets: bool = False
+    """Whether the step has nothing to learn on any rank: no target, or only weights of 0."""
+    lacks_targets: list[Callable[[], bool]] = field(default_factory=list)
+    """Whether each micro-batch of a script has no target; asked only if the loss is NaN or 0."""
     uncounted: list[Tensor] = field(default_factory=list)
     """Tokens of micro-batches that are on the device, each []."""
 
@@ -48,8 +53,14 @@ class StepMetrics:
             self.uncounted.append(tokens)
         else:
             self.tokens += int(batch["attention_mask"].sum() if tokens is None else tokens)
+        if (check := batch.pop("lacks_targets", None)) is not None:
+            self.lacks_targets.append(check)
         samples = batch.pop("document_count", None) or batch.get("pair_count")
         self.samples += int(samples or len(batch["input_ids"]))
+
+    def mark_without_targets(self) -> None:
+        """Note that the step has nothing to learn on any rank."""
+        self.without_targets = True
 
     def add_optimizer_time(self, seconds: float) -> None:
         """Set the time from the end of the backward pass to the end of the update."""

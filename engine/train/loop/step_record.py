@@ -131,6 +131,7 @@ class StepRecord:
             clip=self.clip,
             clipped=self.clipped,
             skipped=self.verdict is not UpdateVerdict.APPLY,
+            without_targets=tally.without_targets,
             lr=self.lr,
             lr_schedule=self.lr_schedule,
             lr_scale=self.lr_scale,

@@ -158,8 +158,11 @@ class AnomalyMonitor:
     def take(self, event: StepFinished) -> list[Alert]:
         """Add a finished step to detector and meters; return its alerts, not raised yet.
 
-        Nothing else is changed, so another thread may do it.
+        Nothing else is changed, so another thread may do it. A step without targets says nothing
+        about the training, so it is left out.
         """
+        if event.without_targets:
+            return []
         record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)
         self.state.loss.push(event.loss)

@@ -27,6 +27,8 @@ from ..distributed.agreement import Agreement
 from ..event_log import EventLog
 from .chat import MODEL, ChatModel, ChatResponder, chat_notes, why_no_base
 from .contrastive import PairTexts, across_ranks, join
+from .embedding.embedder import Embedder
+from .embedding.metrics import EmbeddingMetrics
 from .evaluation_batch import EvaluationBatch
 from .evaluation_mode import evaluation_mode
 from .preference import evaluate_preferences
@@ -75,7 +77,15 @@ class Evaluator:
             log=event_log.log,
         )
 
-        self._measured = self._with_functions(event_log) if config.eval.metrics else None
+        self._measured: UserMetrics | None = None
+        self._embedding: EmbeddingMetrics | None = None
+        """What computes the metrics of the user's functions; one of both at most."""
+        if config.eval.metrics and config.task == "contrastive":
+            functions = load_functions(config.eval.metrics, event_log.log)
+            sharded = config.train.shards
+            self._embedding = EmbeddingMetrics(functions, agreement, event_log.log, sharded=sharded)
+        elif config.eval.metrics:
+            self._measured = self._with_functions(event_log)
 
     def _with_functions(self, event_log: EventLog) -> UserMetrics:
         """Return what computes the metrics of the user's functions from the first records."""
@@ -121,15 +131,27 @@ class Evaluator:
         Raises:
             EvaluationInterrupted: the run is to stop.
         """
-        if self._measured is None:
+        if self._measured is None and self._embedding is None:
             return {}
 
         def pause() -> None:
             if interrupted():
-                raise EvaluationInterrupted("evaluation interrupted while it generates completions")
+                raise EvaluationInterrupted("evaluation interrupted within eval.metrics")
 
+        if self._embedding is not None:
+            with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
+                return self._embedding.measure(self._embedder(hidden), pause)
+        assert self._measured is not None, "one of both is there"
         with self._evaluation_mode():
             return self._measured.measure(self._complete, self._batch.size, pause)
+
+    def _embedder(self, hidden: HiddenStates) -> Embedder:
+        def states(ids: Tensor, mask: Tensor) -> Tensor:
+            return self._forward(hidden, {"input_ids": ids, "attention_mask": mask})
+
+        config = self._config
+        longest, device = config.data.max_length, self._trainer.args.device
+        return Embedder(config.contrastive, self._tokenizer, longest, states, device)
 
     def _complete(self, prompts: list[list[int]]) -> list[list[int]]:
         return generated(

@@ -253,6 +253,17 @@ class PreferenceObjective:
         device = next(self._model.parameters()).device
         return _partners_in_step(kinds, policies, references, device)
 
+    def factors(self, desirable: Sequence[bool]) -> list[float]:
+        """Return the factor of each loss of a batch: 1 for a pair, the weight of a rating.
+
+        Args:
+            desirable: whether each row is desirable; of pairs, the rows are twice as many.
+        """
+        if not self.rated:
+            return [1.0] * (len(desirable) // 2)
+        good, bad = self._config.desirable_weight, self._config.undesirable_weight
+        return [good if one else bad for one in desirable]
+
     def see(self, batch: Batch) -> EvaluatedBatch:
         """Return the values that an evaluation keeps of a batch."""
         policy = self.log_probs(self._model, batch, with_prompt=True)

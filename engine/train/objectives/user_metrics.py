@@ -30,7 +30,7 @@ from ..distributed.agreement import Agreement, attempt
 MetricFunction = Callable[..., Any]
 Generate = Callable[[list[list[int]]], list[list[int]]]
 Log = Callable[[str, str], None]
-_RAISED = (Exception, SystemExit)
+RAISED = (Exception, SystemExit)
 """What the user's code may raise without ending the run; a script may call `sys.exit`."""
 
 
@@ -195,7 +195,7 @@ class UserMetrics:
         try:
             if texts["prompts"]:
                 scores = scores_of(self._functions[name](**texts), len(texts["prompts"]))
-        except _RAISED as raised:
+        except RAISED as raised:
             error = f"{type(raised).__name__}: {raised}"
         if errors := self._agreement.errors(error):
             self._log("warning", f"metric {name} is missing: {'; '.join(errors)}")
@@ -247,11 +247,11 @@ def _loaded(file: str, name: str, modules: dict[str, ModuleType], log: Log) -> M
         if file not in modules:
             modules[file] = _executed(file)
         function: MetricFunction = getattr(modules[file], name)
-    except _RAISED as error:
+    except RAISED as error:
         text = f"{file} cannot be loaded: {type(error).__name__}: {error}"
         log("warning", f"metric {name} will be missing: {text}")
 
-        def missing(**_: Any) -> Any:
+        def missing(*_: Any, **__: Any) -> Any:
             raise RuntimeError(text)
 
         return missing

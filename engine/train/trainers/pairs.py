@@ -121,6 +121,11 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
             with self.step_loop.tally.time("compute"):
                 self._cache = self._first_pass(batches)
 
+    def nothing_to_learn(self, batches: list[Any]) -> bool:
+        """Return whether all pairs of the step have the weight 0."""
+        compares = self._contrastive.weight > 0 and self._loss_scale > 0
+        return not compares and (self.no_items or self._contrastive.ce_weight == 0)
+
     def _first_pass(self, batches: list[Any]) -> StepCache | None:
         """Embed all texts of the step and cache their gradients; None if the step is dropped."""
         self.model.train()

@@ -35,6 +35,8 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
     def __init__(self, config: RunConfig, **kwargs: Any) -> None:
         self._balance_weight = 0.0
         self._micro_batches = 1
+        self._has_effect = True
+        """Whether a loss of the step has a weight above 0 on any rank."""
         self._scales: dict[str, float] = {}
         """Factors from sums over this rank's rows to shares of the step's means, by name."""
         super().__init__(**kwargs)
@@ -156,12 +158,30 @@ class PreferenceTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # trans
             each = each if context is None else each + _targets(context[rows])
             said = weights if not self.objective.rated else [1.0] * len(each)
             tokens += sum(n * w for n, w in zip(each.tolist(), said, strict=True))
-        totals = sums_over_ranks((chosen, rejected, weight, tokens))
+        totals = sums_over_ranks((chosen, rejected, weight, tokens, self._effective(batches)))
+        self._has_effect = totals[4] > 0 or (self.objective.has_ce and totals[3] > 0)
         counted = totals[0] + totals[1] if self.objective.rated else totals[0]
         counts = {CHOSEN: totals[0], REJECTED: totals[1], "all": counted}
         counts |= {"loss": totals[2], "tokens": totals[3]}
         ranks = self.accelerator.num_processes
         return {name: ranks / count for name, count in counts.items() if count}
+
+    def _effective(self, batches: Sequence[Batch]) -> float:
+        """Return the summed weights of the losses of this rank.
+
+        That of a rated completion is the weight of its record times the one of its rating.
+        """
+        total = 0.0
+        for batch in batches:
+            wanted = self.objective.desirable(batch).tolist()
+            factors = self.objective.factors(wanted)
+            weights = weights_of(batch, len(factors))
+            total += sum(one * weight for one, weight in zip(factors, weights, strict=True))
+        return total
+
+    def nothing_to_learn(self, batches: list[Batch]) -> bool:
+        """Return whether no pair, or no rated completion, of the step has a weight above 0."""
+        return not self._has_effect
 
     def compute_loss(
         self,

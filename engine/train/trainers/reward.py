@@ -47,6 +47,10 @@ class RewardTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transform
         weight = total_weight(counts)
         self._scale, self._loss_scale = ranks / max(pairs, 1), ranks / weight if weight else 0.0
 
+    def nothing_to_learn(self, batches: list[Any]) -> bool:
+        """Return whether all pairs of the step have the weight 0."""
+        return self._loss_scale == 0
+
     def compute_loss(
         self,
         model: Any,

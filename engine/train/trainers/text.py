@@ -73,6 +73,10 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             pairs = int((lengths * (lengths - 1)).sum())
             self._token_pairs = max(1, sum(gather_sizes(pairs)))
 
+    def nothing_to_learn(self, batches: list[Any]) -> bool:
+        """Return whether the step has no target of a weight above 0; SimCTG needs none."""
+        return self.no_items and self._contrastive.kind != "simctg"
+
     def compute_loss(
         self,
         model: Any,

@@ -16,8 +16,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fttui.engine.protocol.events import (
+    AnomalyRaised,
     EvalFinished,
     GradientsMeasured,
+    LogEmitted,
     RolledBack,
     RunEnded,
     StepFinished,
@@ -126,6 +128,43 @@ def test_an_update_that_is_not_finite_has_the_same_effect_as_with_a_verdict_at_o
     assert [step.skipped for step in steps_of(late)].count(True) == 1
     (measured,) = late.played.events(GradientsMeasured)
     assert any(math.isnan(module.grad_norm) for module in measured.modules)
+
+
+def unlabelled(folder: Path, batch: int = 4, **changed: Any) -> Any:
+    """The same trainer with a batch whose labels are all ignored."""
+    trainer = fused(folder, **changed)
+    collate, seen = trainer.data_collator, [0]
+
+    def collator(rows: Any) -> Any:
+        found = collate(rows)
+        seen[0] += 1
+        if seen[0] == batch:
+            found["labels"] = torch.full_like(found["labels"], -100)
+        return found
+
+    trainer.data_collator = collator
+    return trainer
+
+
+@pytest.mark.parametrize("late", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_step_without_labels_is_named_and_makes_no_update(
+    tmp_path: Path, monkeypatch: Patch, late: bool
+) -> None:
+    """Its loss is 0 / 0, which would count as an update that is not finite, and halt the run."""
+    if not late:
+        at_once(monkeypatch)
+    script = Script({0: ["policy nonfinite halt"]})
+    changed = {"gradient_accumulation_steps": 1, "max_steps": 6, "num_train_epochs": 1}
+    watched = play_watched(lambda f: unlabelled(f, **changed), tmp_path, monkeypatch, script)
+    assert watched.played is not None
+    steps = watched.played.at(StepFinished)
+    assert [step for step, event in steps if event.without_targets] == [4]
+    assert [step for step, event in steps if event.skipped] == [4]
+    assert len(steps) == 6
+    told = [one.text for one in watched.played.events(LogEmitted)]
+    assert any("step 4 has nothing to learn" in text for text in told)
+    assert not watched.played.events(AnomalyRaised)
+    assert torch.isfinite(watched.weights).all()
 
 
 def test_gradients_are_measured_around_an_update_that_the_host_decides(

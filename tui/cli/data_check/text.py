@@ -77,7 +77,7 @@ def _spans(text: SampleText, *, marks: bool) -> Text:
     for span in text.spans:
         opening, closing = ("«", "»") if marks and span.learned else ("", "")
         shown.append(
-            f"{opening}{escape_control_characters(span.text)}{closing}",
+            f"{opening}{escape_control_characters(span.text)}{closing}{span.mark}",
             LEARNED if span.learned else OTHER,
         )
     if text.left_out:
@@ -94,6 +94,7 @@ def _tokens(text: SampleText) -> Text:
         learned = token.label != IGNORED
         label = f"{token.label}" if learned else "–"
         name = escape_control_characters(token.text).replace("\n", "\\n")
-        row = f"\n{position:>8} {token.id:>8} {label:>8}  {name}"
+        weight = f"  (weight {token.weight:g})" if token.weight != 1 else ""
+        row = f"\n{position:>8} {token.id:>8} {label:>8}  {name}{weight}"
         shown.append(row, LEARNED if learned else OTHER)
     return shown

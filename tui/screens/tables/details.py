@@ -182,7 +182,10 @@ def record(found: SampleRecord) -> Iterator[Content]:
         yield assemble(
             (f"{text.name}: {text.learned:,} of {text.tokens:,} tokens are targets", DIM)
         )
-        spans = [(span.text, LEARNED) if span.learned else span.text for span in text.spans]
+        spans = [
+            (f"{span.text}{span.mark}", LEARNED) if span.learned else span.text
+            for span in text.spans
+        ]
         more = [(f" … {text.left_out:,} more characters", DIM)] if text.left_out else []
         yield assemble(*spans, *more)
 

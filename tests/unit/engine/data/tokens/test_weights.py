@@ -25,7 +25,8 @@ from fttui.engine.data.tokens.examples import (
     TextExample,
     has_weight,
 )
-from fttui.engine.data.tokens.tokenize import TokenizeOptions, note_weight, tokenize_records
+from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
+from fttui.engine.data.tokens.weight_notes import note_weight
 from fttui.engine.errors import DataError
 from fttui.engine.losses.weights import token_weights, weight_of_targets
 from tests.support.tokenizer import tiny_tokenizer
