@@ -26,7 +26,11 @@ def test_the_reward_of_a_watched_grpo_rises(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(foreign, "distinct_words", early_words)
-    groups = {"num_generations": 8, "per_device_train_batch_size": 8, "steps_per_generation": 1}
+    groups: dict[str, Any] = {
+        "num_generations": 8,
+        "per_device_train_batch_size": 8,
+        "steps_per_generation": 1,
+    }
     groups |= {"gradient_accumulation_steps": 1, "max_steps": STEPS, "learning_rate": 1e-2}
     steady: dict[str, Any] = {"beta": 0.0, "lr_scheduler_type": "constant", "warmup_steps": 0}
     watched = play_watched(
