@@ -73,6 +73,8 @@ class Guard(msgspec.Struct, kw_only=True):
     """Steps of the recently skipped updates."""
     rollbacks: int = 0
     """Rollbacks that the guard asked for; a rollback does not reset the count, see `rewound`."""
+    refuses: bool = True
+    """Whether the trainer can refuse an update; every update is applied otherwise."""
     refused_at: int = 0
     """Step of the newest update that was not applied; 0 before the first one."""
 
@@ -89,7 +91,7 @@ class Guard(msgspec.Struct, kw_only=True):
             nonfinite: what to do with an update that is not finite: skip, halt or rollback. Beyond
                 `budget` skips, or `MAX_ROLLBACKS` rollbacks, the decision is to halt.
         """
-        bad = _what_is_bad(loss, grad_norm)
+        bad = _what_is_bad(loss, grad_norm) if self.refuses else None
         if bad is None:
             return GuardDecision(UpdateVerdict.APPLY)
         self.refused_at = step
@@ -146,6 +148,7 @@ class Guard(msgspec.Struct, kw_only=True):
             budget=self.budget,
             skipped_at=list(saved.skipped_at),
             rollbacks=self.rollbacks,
+            refuses=self.refuses,
             refused_at=max([saved.refused_at, *saved.skipped_at]),
         )
 

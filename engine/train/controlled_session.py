@@ -366,6 +366,8 @@ class ControlSetup:
     """Whether the run ends with an evaluation and a checkpoint."""
     memory_every_s: float = 0.0
     """Least seconds between two readings of a GPU's memory."""
+    guards: bool = True
+    """Whether the trainer can refuse an update before it is applied."""
 
     def over(self, trainer: ControlledTrainer, model: nn.Module, tokenizer: Any) -> Controlled:
         """Build control, monitor and checkpoints around a trainer; all ranks call this together.
@@ -377,7 +379,14 @@ class ControlSetup:
         """
         run, event_log, agreement = self.start.run, self.event_log, self.agreement
         reporter = AnomalyReporter(run, event_log, tokenizer, agreement)
-        monitor = build_monitor(self.config, CheckpointStore(run), event_log, reporter, agreement)
+        monitor = build_monitor(
+            self.config,
+            CheckpointStore(run),
+            event_log,
+            reporter,
+            agreement,
+            refuses=self.guards,
+        )
         queue = CommandQueue(run, agreement, self.signals, event_log.folder_losses)
         control = open_control(self.start, self.config, queue, event_log, monitor)
         sampler = sampler_of(self.device)

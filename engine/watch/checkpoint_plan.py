@@ -25,6 +25,11 @@ class CheckpointPlan:
     """The plan in words."""
 
 
+def no_checkpoints(reason: str) -> CheckpointPlan:
+    """Return the plan of a run that cannot write checkpoints, for a reason."""
+    return CheckpointPlan(0, False, f"none: {reason}")
+
+
 def plan_checkpoints(
     weight_bytes: int, weights: int, free_bytes: int | None, keep: int, asked: int | None
 ) -> CheckpointPlan:

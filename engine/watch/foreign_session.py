@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from ..config.schema import RunConfig
-from ..protocol.commands import Command, SaveCheckpoint
+from ..protocol.commands import Command, SaveCheckpoint, SetPolicy
 from ..run.journal_summary import summarize_journal
 from ..run.run_dir import RunDirectory
 from ..train.control.controlled_trainer import ControlledTrainer
@@ -57,6 +57,7 @@ def control_trainer(
         device=place.device,
         finishes=False,
         memory_every_s=SHARED_S,
+        guards=SetPolicy not in trainer.refuses,
     )
     found = setup.over(trainer, model, tokenizer or _Ids())
     if config.checkpoint.at_start and event_log.step:

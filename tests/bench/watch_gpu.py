@@ -490,6 +490,8 @@ def main(words: Sequence[str] | None = None) -> int:
     options = parser.parse_args(words)
     device = "cpu" if options.cpu else "cuda"
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    os.environ["CUDA_VISIBLE_DEVICES"] = first  # a trainer takes all by DataParallel otherwise
     size = Size(options.full, options.adapter, options.batch, options.length, options.rounds,
                 options.block)  # fmt: skip
     if options.cpu:

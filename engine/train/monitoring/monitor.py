@@ -256,8 +256,19 @@ def build_monitor(
     event_log: EventLog,
     reporter: AnomalyReporter,
     agreement: Agreement,
+    *,
+    refuses: bool = True,
 ) -> TrainingMonitor:
-    """Build the monitor of a run from its configuration."""
+    """Build the monitor of a run from its configuration.
+
+    Args:
+        config: the configuration.
+        checkpoints: the checkpoints of the run.
+        event_log: records what the monitor finds.
+        reporter: writes the reports of alerts.
+        agreement: agreement of the ranks.
+        refuses: whether the guard can refuse an update before it is applied.
+    """
     planner = RecoveryPlanner(config.policy, checkpoints, event_log, agreement)
     detector = Detector(
         config.guard.sensitivity,
@@ -272,7 +283,7 @@ def build_monitor(
         forgetting_limit=config.forgetting.alarm,
     )
     selection = ModelSelection(config.checkpoint.best, config.train.early_stop)
-    guard = Guard(budget=config.guard.nonfinite_budget)
+    guard = Guard(budget=config.guard.nonfinite_budget, refuses=refuses)
     store = checkpoints if agreement.rank == 0 else None
     benchmarks = config.eval.benchmarks
     return TrainingMonitor(guard, anomalies, planner, selection, event_log, store, benchmarks)

@@ -29,6 +29,7 @@ from ...protocol.commands import (
     SetClip,
     SetLr,
     SetMix,
+    SetPolicy,
     SkipBatches,
 )
 from ..refusals import (
@@ -72,6 +73,10 @@ _ELSEWHERE = (
 )
 """Attributes by which a trainer generates outside of its own state, with the reason."""
 _DEEPSPEED = "DeepSpeed clips and steps inside its engine and shards the optimizer state"
+_UNGUARDED = (
+    "DeepSpeed updates the weights within the backward pass, so that an update that is not finite "
+    "raises an alarm but cannot be refused"
+)
 _FSDP = "FSDP shards weights and optimizer state over the ranks"
 _AGAIN = "auto_find_batch_size starts the loop again with another batch size"
 _SYNCED = "sync_ref_model changes the reference model, which is not restored"
@@ -107,6 +112,8 @@ def capabilities_of(trainer: Any) -> Capabilities:
         refused |= dict.fromkeys(_REPLAYING, backwards)
     if sharded := _sharded(trainer):
         refused |= dict.fromkeys(_OF_SHARDS, sharded)
+    if trainer.is_deepspeed_enabled:
+        refused[SetPolicy] = _UNGUARDED
     if trainer.eval_dataset is None:
         refused[Evaluate] = "the trainer has no eval_dataset"
     if reason := _why_no_sample(trainer):
@@ -127,7 +134,7 @@ def argument_limits() -> Iterator[tuple[str, str]]:
     sharded = f"no {', '.join(refused_verbs(dict.fromkeys((*_REPLAYING, *_OF_SHARDS), '')))}"
     backwards = f"no {', '.join(refused_verbs(dict.fromkeys(_REPLAYING, '')))}"
     yield "auto_find_batch_size", f"not watched: {_AGAIN}"
-    yield "deepspeed", f"{sharded}: {_DEEPSPEED}"
+    yield "deepspeed", f"{sharded}: {_DEEPSPEED}; no policy: {_UNGUARDED}"
     yield "fsdp", f"{sharded}: {_FSDP}"
     yield "n_gpu > 1", f"{backwards}: DataParallel trains on several GPUs in one process"
     yield "sync_ref_model", f"{backwards}: {_SYNCED}"

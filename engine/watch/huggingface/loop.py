@@ -320,8 +320,7 @@ class HfLoop:
 
         def clip_to(limit: float) -> Tensor:
             found.append(clip(asked if asked and limit == self._clip else limit))
-            norm = found[0]
-            return norm if isinstance(norm, Tensor) else Tensor([norm])[0]
+            return _plain(found[0])
 
         if hooks is not None:
             self._shield.call(self._add_figures, None)
@@ -367,3 +366,13 @@ class HfLoop:
         last = state.global_step >= state.max_steps
         self._shield.call(events.stepped, None)
         self._shield.call(lambda: hooks.end_step(last=last), None)
+
+
+def _plain(norm: Any) -> Tensor:
+    """Return a gradient norm as a tensor of this rank, [].
+
+    Sharded gradients have a norm whose parts the ranks add up; all of them call this together.
+    """
+    if hasattr(norm, "full_tensor"):
+        norm = norm.full_tensor()
+    return norm if isinstance(norm, Tensor) else Tensor([norm])[0]

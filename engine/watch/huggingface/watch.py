@@ -11,9 +11,10 @@ from typing import Any
 
 from ...config.schema import RunConfig
 from ...errors import FttuiError
+from ...protocol.commands import SaveCheckpoint
 from ...protocol.states import RunState
 from ..batch_tape import BatchTape
-from ..checkpoint_plan import CheckpointPlan
+from ..checkpoint_plan import CheckpointPlan, no_checkpoints
 from ..refusals import Unwatchable
 from ..script_run import ScriptRun, abandon, plan_for, run_end_after, say
 from ..shield import Shield
@@ -50,7 +51,8 @@ class Preparation:
         Raises:
             Unwatchable: nothing of the trainer can be watched.
         """
-        capabilities, plan = capabilities_of(trainer), _plan(trainer, options)
+        capabilities = capabilities_of(trainer)
+        plan = _plan(trainer, options, capabilities)
         name = options.name or run_name(trainer)
         config = watched_config(trainer, name, plan, options.keep)
         return cls(capabilities, plan, options.with_trackers(config))
@@ -242,7 +244,10 @@ class WatchedTraining:
         abandon(self._script_run, error)
 
 
-def _plan(trainer: Any, options: WatchOptions) -> CheckpointPlan:
+def _plan(trainer: Any, options: WatchOptions, capabilities: Capabilities) -> CheckpointPlan:
+    reason = capabilities.refused.get(SaveCheckpoint)
+    if reason is not None:
+        return no_checkpoints(reason)
     return plan_for(trainer.model, options.keep, options.checkpoint_every)
 
 

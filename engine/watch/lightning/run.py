@@ -40,7 +40,7 @@ from ...protocol.commands import (
 )
 from ...protocol.events import EvalFinished
 from ...train.checkpoint.optimizer_state import bare
-from ..checkpoint_plan import CheckpointPlan
+from ..checkpoint_plan import no_checkpoints
 from ..plain.loop_run import LoopParts, LoopRun
 from ..refusals import DATA_OF_SCRIPT, MIX_OF_SCRIPT, OF_RECIPE, OWN_CHECKPOINTS, Unwatchable
 from ..watch_options import WatchOptions
@@ -62,7 +62,7 @@ REFUSED: dict[type[Command], str] = {
     SkipBatches: _POSITION,
 }
 """Commands that a Lightning trainer cannot obey, with the reason."""
-_PLAN = CheckpointPlan(0, False, f"none: {REFUSED[SaveCheckpoint]}")
+_PLAN = no_checkpoints(REFUSED[SaveCheckpoint])
 _STRATEGIES = ("SingleDeviceStrategy", "DDPStrategy")
 """Strategies whose ranks hold the whole model."""
 

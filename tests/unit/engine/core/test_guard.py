@@ -5,7 +5,13 @@ import math
 import msgspec
 import pytest
 
-from fttui.engine.core.guard import HISTORY_STEPS, MAX_ROLLBACKS, Guard, UpdateVerdict
+from fttui.engine.core.guard import (
+    HISTORY_STEPS,
+    MAX_ROLLBACKS,
+    Guard,
+    GuardDecision,
+    UpdateVerdict,
+)
 
 
 def test_a_finite_update_passes_without_a_word() -> None:
@@ -69,3 +75,11 @@ def test_a_rewound_guard_has_the_skips_of_then() -> None:
     saved = msgspec.convert(msgspec.to_builtins(guard), Guard)
     guard.judge(5, math.nan, 1.0, "skip")
     assert guard.rewound(saved).judge(5, math.nan, 1.0, "skip").verdict is UpdateVerdict.SKIP
+
+
+@pytest.mark.parametrize("policy", ["skip", "halt", "rollback"])
+def test_updates_that_cannot_be_refused_are_not_said_to_be(policy: str) -> None:
+    guard = Guard(refuses=False)
+    assert guard.judge(3, math.nan, math.inf, policy) == GuardDecision(UpdateVerdict.APPLY)
+    assert guard.refused_at == 0
+    assert not guard.rewound(Guard()).refuses

@@ -64,7 +64,7 @@ def test_a_stock_trainer_can_do_all_but_what_its_script_decides() -> None:
 @pytest.mark.parametrize(
     ("made", "missing", "reason"),
     [
-        (trainer(is_deepspeed_enabled=True), BACKWARDS | SHARDED, "DeepSpeed clips and steps"),
+        (trainer(is_deepspeed_enabled=True), BACKWARDS | SHARDED | {"policy"}, "DeepSpeed "),
         (trainer(is_fsdp_enabled=True), BACKWARDS | SHARDED, "FSDP shards weights"),
         (trainer(arguments={"n_gpu": 2}), BACKWARDS, "DataParallel (2 GPUs in one process)"),
         (trainer(arguments={"sync_ref_model": True}), BACKWARDS, "sync_ref_model changes"),
