@@ -170,7 +170,7 @@ class Bench:
     def _peer(self, peer: str, case: Case) -> dict[str, Any]:
         known = {**asdict(case), "steps": self._steps, "warm": WARM_STEPS,
                  "data": str(self._data(case))}  # fmt: skip
-        command = [sys.executable, str(_SCRIPT), peer, json.dumps(known), str(self._folder)]
+        command = [sys.executable, "-P", str(_SCRIPT), peer, json.dumps(known), str(self._folder)]
         done = self._run(command, peer)
         found = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
         if not found:
