@@ -272,7 +272,7 @@ ACTIONS: tuple[Action, ...] = (
            scope="list"),
     Action("list.filter", "slash,f3", "filter",
            "filter the rows of a table, or the plots by name", LOOK),
-    Action("ranks.order", "o", "order",
+    Action("ranks.order", "O", "order",
            "order the ranks by time, number, memory or throughput", LOOK, scope="ranks"),
     Action("app.count", "semicolon,f5", "count",
            "repeat the next key: ; 1 2 → moves the cursor 12 columns", APP),

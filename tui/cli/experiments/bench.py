@@ -115,8 +115,6 @@ def _count(text: str) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    require_training_packages("fttui bench")
-    require_package("lm_eval", "fttui bench", extra="bench")
     tasks = [task.strip() for task in options.tasks.split(",") if task.strip()]
     if not tasks:
         raise ConfigError("--tasks names no task; name one, such as --tasks hellaswag")
@@ -129,6 +127,8 @@ def _bench(options: argparse.Namespace) -> int:
         )
     checkpoint = CheckpointStore(run).find(step or "last").name
     require_plain(run.path)
+    require_training_packages("fttui bench")
+    require_package("lm_eval", "fttui bench", extra="bench")
     _require_consent(run, options)
     return relay_with_errors(_command(run, checkpoint, tasks, options))
 

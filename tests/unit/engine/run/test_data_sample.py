@@ -20,7 +20,7 @@ def test_a_sample_is_read_as_it_was_written(tmp_path: Path) -> None:
     write_sample(run, [record("a"), record("b")])
     assert read_sample(run) == [record("a"), record("b")]
     plain = msgspec.json.decode(run.data_sample.read_bytes())
-    assert plain["records"][0]["texts"][0]["spans"] == [["p", False], ["a", True]]
+    assert plain["records"][0]["texts"][0]["spans"] == [["p", False, 1.0], ["a", True, 1.0]]
 
 
 def test_a_large_sample_keeps_its_first_records(tmp_path: Path) -> None:

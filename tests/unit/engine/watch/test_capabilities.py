@@ -11,7 +11,10 @@ from transformers import Trainer
 from fttui.engine.watch.huggingface.capabilities import capabilities_of, forget_generated
 from fttui.engine.watch.refusals import Unwatchable, refused_verbs
 
-ALWAYS = {"profile", "quarantine", "culprit", "mix", "soup"}
+ALWAYS = {
+    *("profile", "quarantine", "culprit", "mix", "soup"),
+    *("weight_decay", "dropout", "schedule", "keep"),
+}
 BACKWARDS = {"rollback", "recover", "skip"}
 SHARDED = {"chat", "checkpoint", "gradients", "clip", "lr scale", "lr set", "lr reset"}
 _AS_USUAL: dict[str, Any] = {

@@ -82,7 +82,7 @@ def test_the_trainers_of_the_installed_libraries_are_listed() -> None:
     lines = dict(trainer_lines())
     assert {"plain loop", "Trainer", "SFTTrainer", "DPOTrainer", "GRPOTrainer"} <= set(lines)
     assert (
-        "every command but culprit, profile, eval, soup, sample, chat, quarantine"
+        "every command but culprit, profile, eval, soup, sample, chat, keep, quarantine"
         in lines["plain loop"]
     )
     assert lines["SFTTrainer"].endswith(": every command but profiles, with exact rollback")

@@ -197,7 +197,13 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
             "lasting": False,
         },
         "alerts": [{**one, "explained_by": "", "incident": ""} for one in OLD["alerts"]],
-        "guard": {"budget": 5, "skipped_at": [42], "rollbacks": 0, "refused_at": 42},
+        "guard": {
+            "budget": 5,
+            "skipped_at": [42],
+            "rollbacks": 0,
+            "refuses": True,
+            "refused_at": 42,
+        },
     }
     assert detector["last_step"] == 50
     assert scene.monitor.norm_percentile(100) == 3.0
