@@ -126,7 +126,7 @@ async def test_the_table_is_filtered_and_ordered_by_keys() -> None:
         table = screen.query_one(DataTable)
         assert table.row_count == 72
         assert screen.key_under_cursor() == "node 4"
-        await pilot.press("o")
+        await pilot.press("O")
         await pilot.pause()
         assert screen._rows is not None
         assert screen._rows[0].key == "node 0"
