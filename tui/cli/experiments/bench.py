@@ -11,7 +11,7 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.identity.content import parse_accepted
-from fttui.engine.run.run_dir import RunDirectory, runs_root
+from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 from fttui.engine.run.run_index import find_run
 
 from ..options import (
@@ -115,11 +115,15 @@ def _count(text: str) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
+    runs = runs_root(options.runs_dir)
+    require_runs_folder(runs)
+    require_training_packages("fttui bench")
+    require_package("lm_eval", "fttui bench", extra="bench")
     tasks = [task.strip() for task in options.tasks.split(",") if task.strip()]
     if not tasks:
         raise ConfigError("--tasks names no task; name one, such as --tasks hellaswag")
     name, step = name_and_step(options.run) if options.run else (None, None)
-    run = find_run(runs_root(options.runs_dir), name)
+    run = find_run(runs, name)
     if run.identity().script:
         raise ConfigError(
             f"{run.id} is the run of a script, whose model only the script can build; measure the "
@@ -127,8 +131,6 @@ def _bench(options: argparse.Namespace) -> int:
         )
     checkpoint = CheckpointStore(run).find(step or "last").name
     require_plain(run.path)
-    require_training_packages("fttui bench")
-    require_package("lm_eval", "fttui bench", extra="bench")
     _require_consent(run, options)
     return relay_with_errors(_command(run, checkpoint, tasks, options))
 
