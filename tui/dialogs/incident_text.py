@@ -53,7 +53,8 @@ def cause(run: RunView, incident: Incident) -> str:
     odd = [alarm.event.explained_by for alarm in incident.alarms]
     if all(odd):
         return f"One odd record at step {incident.first_step:,}, {odd[0]}"
-    return next(filter(None, (_raised_rate(run, alarm) for alarm in incident.alarms)), "")
+    serious = (alarm for alarm in incident.alarms if alarm.event.severity != "info")
+    return next(filter(None, (_raised_rate(run, alarm) for alarm in serious)), "")
 
 
 def _raised_rate(run: RunView, alarm: Anomaly) -> str:

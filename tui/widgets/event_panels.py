@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from textual.content import Content
 
-from ..actions import key_of, keyed
+from ..actions import ACTION_OF, key_of, keyed, why_not
 from ..dialogs.incident_text import cause, done, short
 from ..dialogs.status_text import Status, status_of
 from ..text import format as fmt
@@ -92,23 +92,24 @@ class IncidentPanel(TextLine):
 def _card(state: AppState, incident: Incident, width: int) -> Iterator[Content]:
     """Yield the lines of the current incident: what, what to do, why, what was done."""
     yield incident_line(state.run, incident, width)
-    yield _keys(incident, width, state)
+    if keys := _keys(incident, width, state):
+        yield keys
     if why := cause(state.run, incident):
         yield assemble(" " * 10, (fmt.clip_to(why, max(10, width - 10)), DIM))
     if steps := list(done(incident)):
         yield assemble(" " * 10, (fmt.clip_to(steps[-1], max(10, width - 10)), DIM))
 
 
-def _keys(incident: Incident, width: int, state: AppState) -> Content:
+def _keys(incident: Incident, width: int, state: AppState) -> Content | None:
+    """Return what to do about an incident, with the keys that do it; None for nothing."""
     pieces: list[Piece] = []
-    if incident.advice:
-        room = max(10, width - 24)
-        key = key_of("anomaly.recover", state)
-        text = fmt.clip_to(incident.advice[0].way.text, room)
-        pieces += [(f"{key} ", ACCENT), f"{text}   "]
+    if incident.advice and not state.state.ended:
+        if why_not(ACTION_OF["anomaly.recover"], state) is None:
+            pieces.append((f"{key_of('anomaly.recover', state)} ", ACCENT))
+        pieces.append(f"{fmt.clip_to(incident.advice[0].way.text, max(10, width - 24))}   ")
     if incident.main.event.report:
         pieces += [(f"{key_of('go.anomalies', state)} ", ACCENT), "report"]
-    return assemble(" " * 10, *pieces)
+    return assemble(" " * 10, *pieces) if pieces else None
 
 
 class InterventionPanel(TextLine):

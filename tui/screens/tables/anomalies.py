@@ -28,8 +28,11 @@ class AnomaliesScreen(TableScreen):
     EMPTY = "No anomaly so far. Loss and gradients are checked before every update."
 
     def rows(self, state: AppState, now: float) -> list[TableRow]:
-        """Return one row per incident, newest first."""
-        return [_row(state.run, incident) for incident in reversed(state.run.incidents)]
+        """Return one row per incident: the current one, then the others, newest first."""
+        current = state.run.current_incident
+        others = [one for one in reversed(state.run.incidents) if one is not current]
+        ordered = others if current is None else [current, *others]
+        return [_row(state.run, incident) for incident in ordered]
 
     def chosen(self, key: str) -> None:
         """Open the report of the incident that has this id."""

@@ -9,6 +9,7 @@ from fttui.engine.protocol.commands import (
     FindCulprits,
     Recover,
     Rollback,
+    ScaleLr,
     recorded_command,
     spec_of,
 )
@@ -33,12 +34,13 @@ def incident_meant(
 
     A command may name an anomaly, as an argument or in its reason. Without one, a command that
     changes how the weights are trained was sent for the incident of the newest alarm that still
-    calls for something, or else of the newest one that the last rollback has undone.
+    calls for something, or else of the newest one that the last rollback has undone. A learning
+    rate above its schedule is a remedy for none.
     """
     command = recorded_command(event.command)
     if (named := _named(event, command)) and (incident := _incident_of(named, anomalies)):
         return incident
-    if command is None or not spec_of(command).in_lineage:
+    if command is None or not spec_of(command).in_lineage or _raises(command):
         return ""
     ends = live_ends(branches) if anomalies else {}
     calling = (a.incident for a in reversed(anomalies) if _threatens(a) and calls(a, ends))
@@ -61,6 +63,10 @@ def _named(
 def _incident_of(name: str, anomalies: Sequence[Anomaly]) -> str:
     known = (a for a in reversed(anomalies) if name in (a.event.id, a.incident))
     return next((a.incident for a in known), "")
+
+
+def _raises(command: AnyCommand) -> bool:
+    return isinstance(command, ScaleLr) and command.factor > 1
 
 
 def _undone_last(anomalies: Sequence[Anomaly], rollbacks: Sequence[RollbackMade]) -> str:

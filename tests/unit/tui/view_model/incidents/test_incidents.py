@@ -302,3 +302,22 @@ def test_a_change_after_an_alarm_belongs_to_its_incident() -> None:
     sent = view_of(script).interventions.items[-1]
     assert isinstance(sent.command, ScaleLr)
     assert sent.incident == "spike-64"
+
+
+def test_a_learning_rate_above_its_schedule_is_no_remedy() -> None:
+    script = trained(40)
+    script.add(raised(script, "grad_explosion", "clip 0.5"))
+    view = view_of(script.command("lr scale 45", "0.9", "45"))
+    current = view.current_incident
+    assert current is not None
+    assert (current.state, list(done(current))) == (IncidentState.OPEN, [])
+    lowered = view_of(script.command("lr scale 0.5", "45", "0.5")).current_incident
+    assert lowered is not None
+    assert lowered.state is IncidentState.RECOVERING
+
+
+def test_a_raised_learning_rate_is_no_cause_of_a_plateau() -> None:
+    script = trained(40).command("lr scale 50", "1", "50").train(3)
+    hint = raised(script, "plateau", "eval", severity="info", incident="plateau-43")
+    found = view_of(script.add(hint)).incidents[-1]
+    assert headline(view_of(script), found) == "Plateau at step 43: plateau of a test"
