@@ -126,15 +126,15 @@ _KEYS_OF_SCREEN = {
     ),
     "system": ("run.profile", "run.gradients", *PLOT_KEYS),
     "samples": ("list.open", "run.sample"),
-    "chat": ("run.chat", "run.sample", "app.back", "app.copy"),
+    "chat": ("run.chat", "run.sample", "app.copy"),
     "log": ("list.open", "note.add"),
     "config": ("list.open", "go.data"),
     "data": ("list.open", "data.quarantine", "anomaly.culprit"),
     "runs": ("list.open", "runs.mark", "runs.compare"),
     "compare": PLOT_KEYS,
     "ranks": ("list.open", "ranks.order", "run.profile", "go.system"),
-    "gradients": ("run.gradients", "anomaly.recover", "clip.change", "app.back", "app.copy"),
-    "page": ("app.copy", "app.back"),
+    "gradients": ("run.gradients", "anomaly.recover", "clip.change", "app.copy"),
+    "page": ("app.copy",),
 }
 """Actions that the footer offers on a screen, the most important first; the dashboard has those
 with a rank in the table."""
@@ -156,7 +156,7 @@ def keys_of_screen(mode: str) -> tuple[str, ...]:
     found = _KEYS_OF_SCREEN.get(mode, ())
     if mode not in _FILTERED:
         return found
-    return (*found[:2], "list.filter", *found[2:], "app.back", "app.copy")
+    return (*found[:2], "list.filter", *found[2:], "app.copy")
 
 
 def task_of(action: Action) -> str:

@@ -215,7 +215,7 @@ ACTIONS: tuple[Action, ...] = (
     Action("go.runs", "0", "runs", "all runs, on this machine and on known remote hosts", GO),
     Action("go.dashboard", "1", "dashboard", "curves, incidents and interventions", GO),
     Action("go.metrics", "2", "metrics", "a small plot of every metric", GO),
-    Action("go.anomalies", "3", "anomalies", "incidents and their reports", GO),
+    Action("go.anomalies", "3", "incidents", "incidents and their reports", GO),
     Action("go.checkpoints", "4", "checkpoints",
            "checkpoints, to compare with now or roll back to", GO),
     Action("go.interventions", "5", "interventions",

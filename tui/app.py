@@ -142,6 +142,8 @@ class FttuiApp(AppBase):
         self._changed = True
         self._asked: list[str] = []
         """Ids of the commands this viewer sent whose outcome is still open."""
+        self._welcomes = False
+        """Whether the words of welcome may still be on the screen."""
         self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
@@ -182,6 +184,7 @@ class FttuiApp(AppBase):
                 keyed(FIRST_TIME, self.state), "information", title="fttui", seconds=WELCOME_S
             )
             note_seen()
+            self._welcomes = True
         if self._first != self.current_mode:
             self.go(self._first)
         load_config(self)
@@ -289,7 +292,13 @@ class FttuiApp(AppBase):
     # user input
 
     def action_act(self, action_id: str) -> None:
-        """Perform an action of the action table; every key of the table is bound to this."""
+        """Perform an action of the action table; every key of the table is bound to this.
+
+        The first one ends the words of welcome, which would lie over what it opens.
+        """
+        if self._welcomes:
+            self._welcomes = False
+            self.clear_notifications()
         perform(self, action_id)
 
     def take_count(self) -> int:

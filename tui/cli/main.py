@@ -84,11 +84,18 @@ class _AsciiAction(argparse.Action):
         os.environ["FTTUI_ASCII"] = "1"
 
 
+class _RunsDirAction(argparse.Action):
+    """The `--runs-dir` option before a command, which is `FTTUI_RUNS` in the environment."""
+
+    def __call__(self, _p: object, _n: object, folder: object, *_: object) -> None:
+        os.environ["FTTUI_RUNS"] = str(folder)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     parser = Parser(
         prog="fttui",
-        usage="fttui [-h] [--version] [--ascii] [COMMAND ...]",
+        usage="fttui [-h] [--version] [--ascii] [--runs-dir D] [COMMAND ...]",
         description="Fine-tune an LLM; watch and control the run in the terminal.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -96,6 +103,13 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_VersionAction, nargs=0, help="show the version")
     parser.add_argument(
         "--ascii", action=_AsciiAction, nargs=0, help="draw the app with ASCII characters only"
+    )
+    parser.add_argument(
+        "--runs-dir",
+        action=_RunsDirAction,
+        dest=argparse.SUPPRESS,
+        metavar="D",
+        help="folder with the runs (default: $FTTUI_RUNS, else ./runs)",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="fttui")
     modules = (

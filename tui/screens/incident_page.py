@@ -145,7 +145,7 @@ class IncidentPage(RunScreen):
         )
         if not chosen or not advice.way.why:
             return head
-        width = max(20, self.query_one("#text").content_size.width - len(INDENT))
+        width = max(20, self.query_one("#text").scrollable_content_region.width - len(INDENT))
         return lines(head, *(assemble((INDENT + row, DIM)) for row in wrap(advice.way.why, width)))
 
     def action_move(self, by: int) -> None:

@@ -14,6 +14,8 @@ from .text_line import BOLD, DIM, TextLine, assemble, spread
 
 _RIGHT = 20
 """Actions of this footer rank or above are at the right edge."""
+_BACK = "app.back"
+"""The action that leaves a screen; it is at the right edge of every one but the dashboard."""
 _SPARED, _ROOMY = 21, 100
 """The footer rank that is left out in terminals with fewer columns than the second number."""
 
@@ -37,6 +39,8 @@ class ActionFooter(TextLine):
         wide = width >= _ROOMY
         wanted = sorted((a for a in actions if a.footer >= _RIGHT), key=lambda a: a.footer)
         right = [a for a in wanted if wide or a.footer != _SPARED]
+        if mode != "dashboard":
+            right = [*(a for a in actions if a.id == _BACK), *right]
         ending = Content("  ").join(_entry(a, state, a.id) for a in right)
         room = width - ending.cell_length - 2
         left = Content("") if count is None else assemble((f"next key × {count or '…'}", BOLD))

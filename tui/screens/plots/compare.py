@@ -43,7 +43,9 @@ class CompareScreen(PlotScreen):
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the curves of this run and the marked runs, and list how they differ."""
         self.query_one("#legend", TextLine).put(_legend(state))
-        self.query_one("#differences").border_title = "configuration differences"
+        differing = self.query_one("#differences")
+        differing.border_title = "configuration differences"
+        differing.display = bool(state.others)
         self.query_one("#rows", TextLine).put(_differences(state, self.app.size.width))
         wanted = _metrics(state)
         if wanted != self._shown:

@@ -11,7 +11,7 @@ from textual.content import Content
 
 from fttui.engine.protocol.events import GradientsMeasured
 
-from ...actions import bindings, keyed
+from ...actions import bindings, key_of, keyed
 from ...plot.gradient_map import (
     DEAD,
     EXPLODING,
@@ -47,13 +47,15 @@ class GradientsScreen(RunScreen):
         """Draw the newest measurement."""
         flow = state.run.gradients
         panel = self.query_one("#gradients")
+        key = (f"[{key_of('go.gradients', state)}] ", DIM)
         if flow is None:
-            panel.border_title = "gradient flow"
+            panel.border_title = assemble(key, "gradient flow")
             hint = keyed("nothing measured yet; {run.gradients} measures the next step", state)
             self.query_one("#map", TextLine).put(assemble((hint, DIM)))
             return
         undone = "" if state.run.gradients_live else ", undone"
-        panel.border_title = f"gradient flow at step {state.run.gradients_at:,}{undone}"
+        title = f"gradient flow at step {state.run.gradients_at:,}{undone}"
+        panel.border_title = assemble(key, title)
         rows = gradient_rows(flow, max(20, self.app.size.width - _EDGE))
         self.query_one("#map", TextLine).put(lines(*rows))
 

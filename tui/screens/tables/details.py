@@ -9,7 +9,7 @@ from textual.content import Content
 
 from fttui.engine.protocol.data.sample import SampleRecord
 
-from ...actions import key_of
+from ...actions import ACTION_OF, key_of, why_not
 from ...dialogs.command_cost import given_up
 from ...dialogs.incident_text import alarm_lines, done, ending, headline
 from ...dialogs.rank_text import place_of, slow_words, standing_lines
@@ -43,7 +43,8 @@ def incident(state: AppState, key: str) -> Iterator[Content]:
     yield Content("")
     for index, advice in enumerate(found.advice):
         follows = index == 0 and found is state.run.current_incident
-        sent_by = key_of("anomaly.recover", state) if follows else " "
+        legal = why_not(ACTION_OF["anomaly.recover"], state) is None
+        sent_by = key_of("anomaly.recover", state) if follows and legal else " "
         yield assemble((f"{sent_by} ", ACCENT), advice.way.text)
     name = found.main.event.checkpoint
     good = next((c for c in state.run.checkpoints if c.name == name), None)
@@ -230,6 +231,8 @@ def _shown(name: str, value: float | None, *, sign: bool = False) -> str:
     mark = "+" if sign and value > 0 and math.isfinite(value) else ""
     if name.endswith("_bytes"):
         return mark + fmt.size(value)
+    if name.endswith("_bytes_per_s"):
+        return f"{mark}{fmt.size(value)}/s"
     return mark + (fmt.learning_rate(value) if name in RATES else fmt.number(value))
 
 

@@ -14,9 +14,11 @@ from textual.widgets import DataTable, OptionList
 from fttui.engine.protocol.commands import COMMANDS, Rollback, ScaleLr
 from fttui.engine.protocol.event_parts import ModuleFlow, ProfilePart
 from fttui.engine.protocol.events import (
+    AnomalyRaised,
     CheckpointRemoved,
     GradientsMeasured,
     LogEmitted,
+    RunEnded,
     RunStarted,
     SampleGenerated,
     StepFinished,
@@ -33,6 +35,7 @@ from fttui.tui.screens.modals.modal import Palette
 from fttui.tui.screens.modals.prompt import PromptScreen
 from fttui.tui.screens.modals.rollback import RollbackScreen
 from fttui.tui.screens.tables.checkpoints import _since
+from fttui.tui.screens.tables.details import _shown
 from fttui.tui.screens.tables.runs import RunsScreen, _distance
 from fttui.tui.view_model.config_view import ConfigView, ResolvedKey
 from fttui.tui.view_model.connection_port import Link
@@ -617,3 +620,59 @@ def test_a_loss_that_is_the_same_but_for_rounding_has_not_changed(then, words) -
 def test_a_run_that_was_given_fewer_steps_than_it_has_made_is_done(state, brief, words) -> None:
     run = RunSummary(id="a", name="a", path="a", created=0, state=state, step=137, total_steps=3)
     assert _distance(run, brief=brief).strip() == words
+
+
+async def test_the_current_incident_is_the_first_row_and_the_one_that_enter_opens() -> None:
+    script = live_spike()
+    script.train(2).add(
+        AnomalyRaised(
+            id="p1243", kind="plateau", severity="info", headline="loss is flat", incident="p1243"
+        )
+    )
+    async with driven(FakeSession(script)) as (app, pilot):
+        await pilot.press("3")
+        await until(pilot, lambda: bool(app.screen.query(DataTable)))
+        table = app.screen.query_one(DataTable)
+        await until(pilot, lambda: table.row_count > 2)
+        assert [str(row.value) for row in table.rows][:2] == ["a1241", "p1243"]
+
+
+async def test_a_narrow_footer_says_how_to_leave_every_screen_but_the_dashboard() -> None:
+    async with driven(FakeSession(eventful()), size=(80, 24)) as (app, pilot):
+        for key in "234567890DMWI*":
+            await pilot.press(key)
+            await until(pilot, lambda: "esc back" in text_of(app).splitlines()[-1])
+        await pilot.press("1")
+        await until(pilot, lambda: "esc back" not in text_of(app).splitlines()[-1])
+
+
+async def test_the_first_key_ends_the_words_of_welcome(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    preferences = Preferences(first_time=True)
+    async with driven(FakeSession(eventful()), preferences=preferences) as (app, pilot):
+        await until(pilot, lambda: "? shows all keys" in told(app))
+        await pilot.press("question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpScreen))
+        assert told(app) == ""
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_an_ended_run_offers_no_advice_that_no_key_can_send(ended: bool) -> None:
+    script = live_spike()
+    if ended:
+        script.add(RunEnded(state=RunState.STOPPED, exit_code=0))
+    async with driven(FakeSession(script)) as (app, _):
+        assert ("R rollback step-000800-t1" in text_of(app)) is not ended
+        assert "3 report" in text_of(app)
+
+
+async def test_nothing_to_compare_leaves_no_empty_panel() -> None:
+    async with driven(FakeSession(eventful()), size=(80, 24)) as (app, pilot):
+        await pilot.press("*")
+        await until(pilot, lambda: "no runs to compare" in text_of(app))
+        assert "configuration differences" not in text_of(app)
+
+
+def test_a_rate_in_bytes_has_its_unit() -> None:
+    assert _shown("pcie_bytes_per_s", 2.5 * 2**30) == "2.5 GiB/s"
+    assert _shown("pcie_bytes_per_s", 2.0**30, sign=True) == "+1.0 GiB/s"

@@ -167,3 +167,12 @@ def test_a_new_run_the_disk_does_not_take(
     monkeypatch.setattr("fttui.tui.connection.engine_process.create_run", full)
     with pytest.raises(FttuiError, match=f"cannot create a run in {tmp_path}: no space left"):
         new_run(tmp_path, config, load_config(config, []), [])
+
+
+def test_the_folder_may_stand_before_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path / "other"))
+    (tmp_path / "mine").mkdir()
+    assert main(["--runs-dir", str(tmp_path / "mine"), "ls"]) == 0
+    assert f"no runs in {tmp_path / 'mine'}" in capsys.readouterr().out
