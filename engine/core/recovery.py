@@ -2,8 +2,9 @@
 
 A recovery returns to the newest good checkpoint before the first warning, skips the data of the
 incident, halves the learning rate, tightens the gradient clip and then watches some steps, the
-probation. The second attempt uses an earlier checkpoint if there is a good one, and a quarter
-of the learning rate; a third attempt is refused. This module decides only; it does no I/O.
+probation. A checkpoint whose learning rate had just been raised is passed over for an older one.
+The second attempt uses an earlier checkpoint if there is a good one, and a quarter of the learning
+rate; a third attempt is refused. This module decides only; it does no I/O.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ SKIP_BEYOND, SKIP_BEYOND_AGAIN = 20, 80
 Bad data come in stretches, of which the first alarm shows only the beginning. Stopping short of the
 end wastes the whole recovery; skipping too far wastes a few batches. If the first attempt met more
 bad data, the second one skips much more.
+"""
+RAISED, RAISED_STEPS = 1.5, 20
+"""A learning rate raised by this factor before a checkpoint is the likely cause of an incident that
+begins at most so many steps after that checkpoint; the weights saved there have suffered already.
 """
 LR_FACTOR = 0.5
 TIGHTER = 0.5
@@ -227,7 +232,7 @@ def plan_recovery(
             "change the configuration or the data, or send a rollback yourself"
         )
     signals = incident(alerts, anomaly)
-    target = _target(signals, manifests, [a.checkpoint for a in past.attempts], now.timeline)
+    target = _target(signals, manifests, [a.checkpoint for a in past.attempts], now)
     if target is None:
         raise NoWayBack(
             f"there is no good checkpoint before step {signals[0].step}, where the anomaly began: "
@@ -249,14 +254,27 @@ def _target(
     signals: list[Alert],
     manifests: Sequence[RetainedCheckpoint],
     tried: Collection[str],
-    timeline: int,
+    now: RecoveryContext,
 ) -> RetainedCheckpoint | None:
     """Return the newest good checkpoint before the signals, if possible one that was not tried.
 
-    With a tried one the learning rate is halved once more. None if there is no good checkpoint.
+    One written shortly before the signals gives way to an older one with a much lower learning
+    rate. With a tried one the learning rate is halved once more. None if there is none.
     """
-    fresh = good_checkpoint(manifests, signals, timeline=timeline, exclude=tried)
-    return fresh or good_checkpoint(manifests, signals, timeline=timeline)
+    seen = set(tried)
+    target = newest = good_checkpoint(manifests, signals, timeline=now.timeline, exclude=seen)
+    while newest is not None and newest.step >= signals[0].step - RAISED_STEPS:
+        seen.add(newest.name)
+        newest = good_checkpoint(manifests, signals, timeline=now.timeline, exclude=seen)
+        if target and newest and _was_raised(newest, target, now):
+            target = newest
+    return target or good_checkpoint(manifests, signals, timeline=now.timeline)
+
+
+def _was_raised(older: RetainedCheckpoint, newer: RetainedCheckpoint, now: RecoveryContext) -> bool:
+    """Whether the LR scale was raised between two checkpoints; False if one of them is unknown."""
+    before, after = (now.lr_scales.get(one.name) for one in (older, newer))
+    return before is not None and after is not None and after >= RAISED * before > 0
 
 
 def _tighter(now: RecoveryContext) -> float | None:

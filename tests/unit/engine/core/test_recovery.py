@@ -81,6 +81,37 @@ def test_a_rate_raised_since_the_checkpoint_is_not_kept() -> None:
     assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), raised).lr_scale == 0.5
 
 
+def saved_at(**scales: float) -> RecoveryContext:
+    named = {f"step-{name.removeprefix('at_'):0>6}": scale for name, scale in scales.items()}
+    return msgspec.structs.replace(NOW, lr_scale=45.0, lr_scales=named)
+
+
+def test_a_checkpoint_written_after_the_rate_was_raised_is_passed_over() -> None:
+    raised = saved_at(at_60=0.9, at_80=0.9, at_100=45.0)
+    attempt = plan_recovery(signal(104), [], SAVED, RecoveryHistory(), raised)
+    assert (attempt.checkpoint, attempt.lr_scale) == ("step-000080", 0.45)
+    often = [manifest(step) for step in (90, 95, 100)]
+    dense = saved_at(at_90=1.0, at_95=45.0, at_100=45.0)
+    assert plan_recovery(signal(104), [], often, RecoveryHistory(), dense).step == 90
+
+
+@pytest.mark.parametrize(
+    "scales",
+    [
+        {"at_80": 1.0, "at_100": 1.2},  # hardly raised
+        {"at_80": 2.0, "at_100": 1.0},  # lowered
+        {"at_100": 45.0},  # an old checkpoint, whose scale is unknown
+    ],
+)
+def test_no_work_is_given_up_without_a_raised_rate(scales: dict[str, float]) -> None:
+    assert plan_recovery(signal(104), [], SAVED, RecoveryHistory(), saved_at(**scales)).step == 100
+
+
+def test_a_rate_that_has_held_for_long_is_not_taken_back() -> None:
+    long_ago = saved_at(at_60=1.0, at_80=45.0, at_100=45.0)
+    assert plan_recovery(signal(125), [], SAVED, RecoveryHistory(), long_ago).step == 100
+
+
 def after(*attempts: RecoveryAttempt) -> RecoveryHistory:
     past = RecoveryHistory()
     for attempt in attempts:
