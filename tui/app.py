@@ -92,6 +92,8 @@ class FttuiApp(AppBase):
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {**SCREENS}
     DEFAULT_MODE = "dashboard"
     _drawn_at = 0.0
+    _welcomes = False
+    """Whether the words of welcome may still be on the screen."""
 
     def __init__(
         self,
@@ -142,8 +144,6 @@ class FttuiApp(AppBase):
         self._changed = True
         self._asked: list[str] = []
         """Ids of the commands this viewer sent whose outcome is still open."""
-        self._welcomes = False
-        """Whether the words of welcome may still be on the screen."""
         self._listening: asyncio.Task[None]
         for theme in THEMES:
             self.register_theme(theme)
