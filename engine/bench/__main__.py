@@ -150,7 +150,9 @@ class Measurement:
             seconds = (time.monotonic() - started) / max(1, len(found))
             self._left_out(name, found, left_out)
             for one in found:
-                self._conclude(self._result(one, device, seconds, how), base.get(one.task), one)
+                self._conclude(
+                    self._result(name, one, device, seconds, how), base.get(one.task), one
+                )
 
     def _device(self) -> str:
         from .device import chosen_device
@@ -187,13 +189,14 @@ class Measurement:
         return found
 
     def _result(
-        self, found: TaskScores, device: str, seconds: float, how: Conditions
+        self, asked: str, found: TaskScores, device: str, seconds: float, how: Conditions
     ) -> BenchmarkResult:
         from .harness import HARNESS
 
         manifest = self._files.manifest
         return BenchmarkResult(
             task=found.task,
+            of="" if asked == found.task else asked,
             checkpoint=manifest.name,
             step=manifest.step,
             timeline=manifest.timeline,

@@ -61,7 +61,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The smoothed training loss at that step."""
     eval_loss: float | None = None
     metrics: dict[str, float] = {}
-    """The results of an evaluation at this step and of benchmarks; empty if there were none."""
+    """The results of an evaluation at this step and of benchmarks; empty if there were none.
+
+    Values that are not finite are left out when the manifest is read, because JSON has none.
+    """
     number: int = 0
     """Position among the run's checkpoints; orders them even if the clock was set back."""
     identity: ContentIdentity | None = None
@@ -140,7 +143,7 @@ class CheckpointStore:
         for name in names:
             with suppress(OSError, msgspec.DecodeError, UnicodeDecodeError):
                 data = read_plain(self.folder / name / MANIFEST, SMALL_FILE_BYTES)
-                manifest = msgspec.json.decode(data, type=Manifest)
+                manifest = read_manifest(data)
                 if all(map(_stays_inside, manifest.files)):
                     yield name, manifest
 
@@ -295,6 +298,18 @@ class CopyList:
             found = self._store.copies()
             self._changed, self._known = changed, {c.manifest.name: c.original for c in found}
         return self._known
+
+
+def read_manifest(data: bytes) -> Manifest:
+    """Return the manifest in a file, without the metrics that are null: they were not finite.
+
+    Raises:
+        DecodeError: it is not a manifest.
+    """
+    found = msgspec.json.decode(data)
+    if isinstance(found, dict) and isinstance(metrics := found.get("metrics"), dict):
+        found["metrics"] = {name: value for name, value in metrics.items() if value is not None}
+    return msgspec.convert(found, Manifest)
 
 
 def _stays_inside(name: str) -> bool:

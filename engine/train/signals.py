@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+from ..run.processes.held_signals import STOP_SIGNALS
+
 FORCED_EXIT_CODE = 130
 _ECHO_S = 1.0
 """Seconds in which a second signal counts as a copy of the first.
@@ -45,10 +47,11 @@ class StopSignals:
         self._first_at = 0.0
 
     def install(self) -> None:
-        """Install the signal handlers of the process."""
+        """Install the signal handlers of the process, and take the signals that were held back."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, self.receive)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
         """Count a stop request; the second one ends the process and does not return.

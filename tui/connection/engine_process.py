@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -22,6 +22,7 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.folder.links import require_plain
 from fttui.engine.run.journal import FrameReader
+from fttui.engine.run.processes.held_signals import stop_signals_held
 from fttui.engine.run.processes.marks import EngineMark, read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory, RunOrigin, create_run
 from fttui.engine.run.run_index import summarize
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from .nodes import NodeLaunch
 
 _POLL_S = 0.05
+_ENGINE = "fttui.engine"
 _OF_A_LAUNCHER = frozenset(
     {
         "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
@@ -221,17 +223,19 @@ class EngineAhead:
             self._process.wait()
 
     def begin(self, config: RunConfig, launch: NodeLaunch | None = None) -> None:
-        """Start the process, if a run of this configuration is a single one.
+        """Start the process, if a run of this configuration is a single one and it can be started.
 
-        Raises:
-            OSError: no process can be started.
+        If not, the run starts without it, or tells why that is not possible either.
         """
-        if not _single(config.train.devices, config.train.restarts, launch):
-            return
+        if _single(config.train.devices, config.train.restarts, launch):
+            with suppress(OSError):
+                self._begin(config.task, launch)
+
+    def _begin(self, task: str, launch: NodeLaunch | None) -> None:
         self._there, here = socket.socketpair()
-        with here, tempfile.TemporaryFile() as printed:
+        with here, tempfile.TemporaryFile() as printed, stop_signals_held():
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "fttui.engine.standby", config.task],
+                [sys.executable, "-m", "fttui.engine.standby", task],
                 stdin=here.fileno(),
                 stdout=printed,
                 stderr=printed,
@@ -262,7 +266,7 @@ def start_engine(
     run: RunDirectory,
     devices: int,
     checkpoint: str | None = None,
-    program: str = "fttui.engine",
+    program: str = _ENGINE,
     restarts: int = 0,
     options: Sequence[str] = (),
     launch: NodeLaunch | None = None,
@@ -297,15 +301,18 @@ def start_engine(
         opened = folder.open_file("logs/engine.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with os.fdopen(opened, "ab") as log:
         process = ahead.take(arguments, log.fileno()) if ahead else None
-        process = process or subprocess.Popen(
-            [*_launcher(devices, restarts, launch), "-m", program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            close_fds=True,
-            env=_environment(launch),
-        )
+        # A launcher would never take the signals that are held.
+        own = program == _ENGINE and _single(devices, restarts, launch)
+        with stop_signals_held() if own else nullcontext():
+            process = process or subprocess.Popen(
+                [*_launcher(devices, restarts, launch), "-m", program, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                close_fds=True,
+                env=_environment(launch),
+            )
     return StartedEngine(run, process, before, journal.offset)
 
 

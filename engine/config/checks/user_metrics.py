@@ -61,12 +61,22 @@ def _why_not(entry: str) -> str:
 
 
 def check_benchmarks(config: RunConfig) -> Iterator[Problem]:
-    """Yield benchmarks of a model that predicts no tokens."""
+    """Yield benchmarks of a model that predicts no tokens, and names that name no task."""
+    yield from _check_task_names(config.eval.benchmarks.tasks)
     if config.eval.benchmarks.tasks and config.task == "reward":
         yield Problem(
             f"{_BENCHMARKS}.tasks",
             "task reward trains a model that scores texts and generates none; remove the key",
         )
+
+
+def _check_task_names(tasks: Sequence[str]) -> Iterator[Problem]:
+    for name, count in Counter(tasks).items():
+        if not name or "," in name or name.startswith("-") or name != "".join(name.split()):
+            text = "expected the name of one task, such as hellaswag, in each entry"
+            yield Problem(f"{_BENCHMARKS}.tasks", f"got {name!r}, {text}")
+        elif count > 1:
+            yield Problem(f"{_BENCHMARKS}.tasks", f"{name} is named twice; remove one of them")
 
 
 def missing_task_folder(config: RunConfig) -> list[Problem]:

@@ -63,8 +63,8 @@ class CheckpointMeasurements:
         self._settings: BenchmarksConfig = benchmarks_of(config_of(run))
         self._store = CheckpointStore(run)
         self._feed = RecordFeed(run)
-        tasks = len(self._settings.tasks)
-        self._waiting = WaitingCheckpoints(self._settings.every, tasks, self._number_of)
+        own = self._settings
+        self._waiting = WaitingCheckpoints(own.every, own.tasks, self._number_of, own.decides_by)
         self._take_lock()
 
     def _take_lock(self) -> None:

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-from ...protocol.benchmarks.result import BenchmarkFinished
+from ...protocol.benchmarks.result import BenchmarkFinished, BenchmarkResult
 from ...protocol.events import CheckpointSaved, Record
 
 
 class WaitingCheckpoints:
     """The checkpoints that are due and have no results yet, oldest first."""
 
-    def __init__(self, interval: int, tasks: int, number_of: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        interval: int,
+        tasks: Collection[str],
+        number_of: Callable[[str], int | None],
+        counts: Callable[[BenchmarkResult], bool] = lambda result: True,
+    ) -> None:
         """Start without checkpoints.
 
         Args:
             interval: number of checkpoints from one that is measured to the next.
-            tasks: number of results that a checkpoint gets.
+            tasks: the tasks and groups of which a checkpoint gets results.
             number_of: returns the position of a checkpoint among those of the run; None if it was
                 removed.
+            counts: whether a result is one of the configuration. A user may have measured the same
+                task in another way.
         """
-        self._interval, self._tasks, self._number_of = interval, tasks, number_of
+        self._interval, self._tasks, self._number_of = interval, frozenset(tasks), number_of
+        self._counts = counts
         self._due: dict[str, None] = {}
         self._results: dict[str, set[str]] = {}
         self._failed: set[str] = set()
@@ -35,7 +44,8 @@ class WaitingCheckpoints:
                 if number is not None and number % self._interval == 0:
                     self._due[name] = None
             case BenchmarkFinished(result=result):
-                self._results.setdefault(result.checkpoint, set()).add(result.task)
+                if self._counts(result):
+                    self._results.setdefault(result.checkpoint, set()).add(result.of or result.task)
                 if result.error:
                     self._failed.add(result.checkpoint)
                 bases = [score.base for score in result.scores.values()]
@@ -53,4 +63,4 @@ class WaitingCheckpoints:
         return next((name for name in self._due if not self._is_done(name)), None)
 
     def _is_done(self, name: str) -> bool:
-        return name in self._failed or len(self._results.get(name, ())) >= self._tasks
+        return name in self._failed or self._tasks <= self._results.get(name, set())

@@ -40,6 +40,8 @@ class BenchmarkResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of one task on one checkpoint."""
 
     task: str
+    of: str = ""
+    """The group of tasks that was asked for; empty if it was the task itself."""
     checkpoint: str
     step: int
     """Optimizer steps finished at the checkpoint."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from ...config.schema import RunConfig
-from ..checkpoint_store import MANIFEST, Manifest
+from ..checkpoint_store import MANIFEST, read_manifest
 from .content import ContentIdentity, hash_text
 from .hash_cache import HashCache
 from .model_content import DEFAULT_TEMPLATE, chat_templates, model_contents
@@ -49,7 +49,7 @@ def differences_from_start(config: RunConfig, folder: Path) -> Iterator[str]:
 def _identity(folder: Path) -> ContentIdentity | None:
     """Return the hashes of model, template and data of a checkpoint; None for other folders."""
     try:
-        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+        manifest = read_manifest((folder / MANIFEST).read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
     return manifest.identity

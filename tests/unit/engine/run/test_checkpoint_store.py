@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import msgspec
@@ -34,6 +35,15 @@ def ledger(tmp_path: Path) -> CheckpointStore:
     run = RunDirectory(tmp_path)
     run.checkpoints.mkdir()
     return CheckpointStore(run)
+
+
+def test_a_metric_that_is_not_finite_hides_no_checkpoint(ledger: CheckpointStore) -> None:
+    manifest = save(ledger, "s10", 10, 1.0)
+    measured = {"loss": math.nan, "perplexity": math.inf, "accuracy": 0.5}
+    ledger.commit(msgspec.structs.replace(manifest, metrics=measured, eval_loss=math.nan))
+    assert [one.metrics for one in ledger.all()] == [{"accuracy": 0.5}]
+    assert ledger.add_metrics("s10", {"bench.words.ppl": math.inf, "bench.words.acc": 1.0})
+    assert ledger.find("last").metrics == {"accuracy": 0.5, "bench.words.acc": 1.0}
 
 
 def test_checkpoints_are_found_by_name_step_and_last(ledger: CheckpointStore) -> None:

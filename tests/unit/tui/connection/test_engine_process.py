@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from fttui.engine.config.load import LoadedConfig, load_config
 from fttui.engine.errors import CheckpointError, FttuiError
 from fttui.engine.run.checkpoint_store import CheckpointStore, FileEntry, Manifest
 from fttui.engine.run.files import hash_file
+from fttui.engine.run.processes.held_signals import stop_signals_held
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.engine_process import (
     EngineAhead,
@@ -253,3 +255,36 @@ def test_runs_of_several_processes_import_nothing_ahead(
         for override in ("train.devices=2", "train.restarts=1"):
             ahead.begin(loaded(tmp_path, override)[1].config)
             assert ahead._process is None
+
+
+def test_a_run_starts_although_nothing_can_be_imported_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fttui.tui.connection.engine_process.tempfile.TemporaryFile", full)
+    with EngineAhead() as ahead:
+        ahead.begin(loaded(tmp_path)[1].config)
+        assert ahead.take(["--paused"], 1) is None
+
+
+def test_a_stop_before_the_handlers_are_installed_ends_no_engine_silently(tmp_path: Path) -> None:
+    program = tmp_path / "late.py"
+    program.write_text(
+        "import sys\n"
+        "from fttui.engine.train.signals import StopSignals\n"
+        "signals = StopSignals()\n"
+        "print('importing', flush=True)\n"
+        "sys.stdin.read()\n"
+        "signals.install()\n"
+        "print('stops:', signals.count)\n"
+    )
+    with stop_signals_held():
+        engine = subprocess.Popen(
+            [sys.executable, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+    assert engine.stdout is not None
+    assert engine.stdout.readline() == "importing\n"
+    engine.send_signal(signal.SIGINT)
+    assert engine.communicate("", timeout=30)[0] == "stops: 1\n"

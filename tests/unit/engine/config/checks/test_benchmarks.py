@@ -49,6 +49,17 @@ def test_a_reward_model_has_no_benchmarks() -> None:
     assert "generates none" in problems(**MEASURED, task="reward")["eval.benchmarks.tasks"]
 
 
+@pytest.mark.parametrize("name", ["", "a,b", "two words", "--limit"])
+def test_an_entry_that_names_no_single_task_is_refused(name: str) -> None:
+    found = problems(eval={"benchmarks": {"tasks": ["words", name]}})
+    assert f"got {name!r}" in found["eval.benchmarks.tasks"]
+
+
+def test_a_task_that_is_named_twice_is_refused() -> None:
+    found = problems(eval={"benchmarks": {"tasks": ["words", "words"]}})
+    assert "words is named twice" in found["eval.benchmarks.tasks"]
+
+
 def test_the_folder_of_tasks_is_found_beside_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from fttui.engine.config.sections.benchmarks import BenchmarksConfig
 from fttui.engine.followers.benchmarks.waiting import WaitingCheckpoints
 from fttui.engine.protocol.benchmarks.result import BenchmarkFinished, BenchmarkScore
 from fttui.engine.protocol.events import AnyEvent, CheckpointSaved, Record
@@ -14,7 +19,8 @@ def saved(step: int, mean_of: tuple[str, ...] = ()) -> CheckpointSaved:
 
 
 def waiting(interval: int, tasks: int, *events: AnyEvent) -> WaitingCheckpoints:
-    found = WaitingCheckpoints(interval, tasks, NUMBERS.get)
+    settings = BenchmarksConfig(tasks=["words", "other"][:tasks])
+    found = WaitingCheckpoints(interval, settings.tasks, NUMBERS.get, settings.decides_by)
     for seq, event in enumerate(events, 1):
         found.add(Record(seq=seq, time=0.0, step=0, timeline=1, event=event))
     return found
@@ -45,6 +51,20 @@ def test_a_checkpoint_with_some_of_the_results_still_waits() -> None:
     assert waiting(1, 2, saved(2), one).next == "step-000002"
     other = BenchmarkFinished(result=result(step=2, task="other"))
     assert waiting(1, 2, saved(2), one, other).next is None
+
+
+@pytest.mark.parametrize("fields", [{"task": "unasked"}, {"examples": 3}, {"chat_template": True}])
+def test_what_a_user_has_measured_besides_leaves_a_checkpoint_waiting(
+    fields: dict[str, Any],
+) -> None:
+    own = BenchmarkFinished(result=result(step=2, **fields))
+    assert waiting(1, 1, saved(2), own).next == "step-000002"
+
+
+def test_the_tasks_of_a_group_are_its_results() -> None:
+    parts = [BenchmarkFinished(result=result(step=2, task=one, of="words")) for one in ("a", "b")]
+    assert waiting(1, 1, saved(2), *parts).next is None
+    assert waiting(1, 2, saved(2), *parts).next == "step-000002"
 
 
 def test_a_checkpoint_that_failed_is_not_tried_again() -> None:
