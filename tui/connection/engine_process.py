@@ -225,7 +225,7 @@ class EngineAhead:
     def begin(self, config: RunConfig, launch: NodeLaunch | None = None) -> None:
         """Start the process, if a run of this configuration is a single one and it can be started.
 
-        If not, the run starts without it, or tells why that is not possible either.
+        If not, the run starts without it; an error that remains is raised then.
         """
         if _single(config.train.devices, config.train.restarts, launch):
             with suppress(OSError):

@@ -30,7 +30,7 @@ class BenchmarksConfig(Section, frozen=True, kw_only=True):
     """Solved examples before each question; null: as many as the task says."""
     chat_template: bool = False
     """Render the questions with the chat template, as a chat model expects them."""
-    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Annotated[str, Meta(pattern=r"^(auto|cpu|cuda(:\d+)?)$", examples=["cuda:0"])] = "auto"
     """cpu, cuda or cuda:N; auto: a GPU that no process uses, if the model fits into it, else the
     CPU."""
     batch: Count | None = None
