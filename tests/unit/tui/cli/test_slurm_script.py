@@ -83,6 +83,15 @@ def test_a_run_that_could_not_save_is_not_queued_again(tmp_path: Path) -> None:
     assert "requeue 7" not in output
 
 
+def test_a_step_that_ends_before_scancel_returns_has_its_own_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(STANDINS, "scancel", 'echo scancel "$@"; touch stop; sleep 0.5')
+    code, output = _run_script(tmp_path, 400, 0, stop=True)
+    assert code == 0
+    assert "scontrol requeue 7" in output
+
+
 @pytest.mark.parametrize("text", ["90", "12:00", "12:00:00", "2-12", "2-12:00:00"])
 def test_time_limits_as_slurm_writes_them(text: str) -> None:
     assert is_time(text)
