@@ -288,6 +288,8 @@ def test_commands_that_the_trainer_cannot_obey_are_refused_with_the_reason(
         "culprit",
         "mix",
         "soup",
+        "keep",
+        *("weight_decay", "dropout", "schedule"),
     }
     assert started.script
 
