@@ -53,7 +53,7 @@ def batch_script(request: SlurmRequest) -> str:
             "srun --ntasks-per-node=1 --kill-on-bad-exit=1 \\",
             f"  {words} --nodes slurm --headless &",
             "step=$!",
-            "# A signal ends wait early, with a status of its own, so the step is waited for again.",
+            "# A signal ends wait early with its own status, so the step is waited for again.",
             "again=yes",
             'while [ "$again" = yes ]; do again=no; wait "$step"; code=$?; done',
             "",
