@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fttui.engine.protocol.command_kinds import Quarantine, ResetLr, SkipBatches, undo_schedule
 from fttui.engine.protocol.commands import describe_command
 from fttui.engine.protocol.events import (
@@ -93,7 +95,9 @@ class _Segments:
         match record.event:
             case RolledBack(checkpoint=name, to_step=step):
                 self._begin(name, step, record)
-            case RunStarted(resumed_from=str(name), devices=devices) if devices:
+            case RunStarted(resumed_from=str(name), devices=[_, *_]):
+                if self._settings is not None:
+                    self._settings = _as_started(self._settings, record.event)
                 if not self._goes_on(name):
                     self._begin(name, record.event.start_step, record)
             case CheckpointSaved(name=name, mean_of=mean_of):
@@ -182,14 +186,27 @@ def _points(
     path: list[tuple[_Segment, list[Record]]], first: RunSettings
 ) -> dict[int, RunSettings]:
     """Return the settings from a step on, for each step after which they may have changed."""
-    found = {0: first}
+    now, found = first, {0: first}
     for segment, records in path:
         if segment.settings is not None:
-            found[segment.start] = segment.settings
+            now = found[segment.start] = segment.settings
         for record in records:
-            if isinstance(record.event, CommandApplied) and record.event.settings is not None:
-                found[record.step] = record.event.settings
+            match record.event:
+                case CommandApplied(settings=RunSettings() as now):
+                    found[record.step] = now
+                case RunStarted(resumed_from=str(), devices=[_, *_]) as started:
+                    if (after := _as_started(now, started)) != now:
+                        now = found[started.start_step] = after
+                case _:
+                    pass
     return dict(sorted(found.items()))
+
+
+def _as_started(settings: RunSettings, started: RunStarted) -> RunSettings:
+    """Return settings as a resumed run has them, whose configuration may have replaced some."""
+    return msgspec.structs.replace(
+        settings, mix=started.mix, weight_decay=started.weight_decay, dropout=started.dropout
+    )
 
 
 def _skips(path: list[tuple[_Segment, list[Record]]]) -> Counter[int]:

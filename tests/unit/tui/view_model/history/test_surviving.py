@@ -77,11 +77,13 @@ class Journal:
         self.add(RolledBack(checkpoint=name, from_step=at, to_step=self.step, old_timeline=old,
                             new_timeline=self.timeline, skipped_batches=skip))  # fmt: skip
 
-    def start(self, checkpoint: str) -> None:
+    def start(self, checkpoint: str, **changed: object) -> None:
+        self.settings = now = replace(self.settings, **changed)
         self.add(RunStarted(name="x", incarnation=2, pid=1, host="h", world_size=1, task="sft",
                             model="m", total_steps=99, micro_batch_size=1, accumulation=1,
                             devices=["cpu"], resumed_from=checkpoint,
-                            start_step=self.saved[checkpoint]))  # fmt: skip
+                            start_step=self.saved[checkpoint], mix=now.mix,
+                            weight_decay=now.weight_decay, dropout=now.dropout))  # fmt: skip
 
     @property
     def found(self) -> SurvivingTimeline:
@@ -232,6 +234,21 @@ def test_a_resume_from_the_last_checkpoint_goes_on(journal: Journal) -> None:
     journal.train(2)
     assert list(journal.found.steps) == [1, 2, 3, 4, 5, 6]
     assert journal.found.abandoned_steps == 0
+
+
+@pytest.mark.parametrize("steps_after", [0, 2])
+def test_a_setting_that_a_changed_configuration_replaces_at_a_resume_ends_there(
+    journal: Journal, steps_after: int
+) -> None:
+    journal.train(2)
+    journal.set("dropout 0.5", dropout=0.5)
+    journal.set("weight_decay 0.3", weight_decay=0.3)
+    journal.train(2)
+    name = journal.save()
+    journal.train(steps_after)
+    journal.start(name, dropout=None)
+    journal.train(2)
+    assert journal.changes == [(2, "weight_decay 0.3"), (2, "dropout 0.5"), (4, "dropout reset")]
 
 
 def test_a_resume_from_an_earlier_checkpoint_leaves_the_later_steps(journal: Journal) -> None:
