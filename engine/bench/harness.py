@@ -86,7 +86,7 @@ class Tasks:
             )
         except torch.OutOfMemoryError:
             raise out_of_memory(str(model.device), how.batch) from None
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             # Its definition may hold code of the user, which can raise anything.
             raise DataError(f"task {task} cannot be measured: {_said(error)}") from error
         return read_scores(found or {"results": {}, "n-samples": {}}, task)
@@ -169,7 +169,7 @@ def _manager(names: Sequence[str], include: Path | None) -> Any:
 def _load(manager: Any, name: str) -> None:
     try:
         manager.load([name])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Its definition may hold code of the user, which can raise anything.
         reason = f"task {name} cannot be loaded: {_said(error)}"
         if _is_unreachable(error):
