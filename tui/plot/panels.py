@@ -263,7 +263,9 @@ LEARNING_RATE = Panel(
     "LR",
     lambda state: [Curve("lr", "live", step=True)],
     _lr_title,
-    label=lambda value: fmt.scientific(value, 1).replace(".0e", "e") if value else "0",
+    label=lambda value: (
+        fmt.scientific(value, 1).replace(".0e", "e") if 0 < abs(value) < 0.1 else f"{value:g}"
+    ),
     floor=0.0,
 )
 MEMORY = Panel(

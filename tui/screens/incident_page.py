@@ -107,7 +107,7 @@ class IncidentPage(RunScreen):
             return
         active = self.incident is not None and self.incident.active
         head = [assemble((found.title, BOLD)), assemble((found.state, WATCH if active else DIM))]
-        head += [plain(found.what)] if found.what else []
+        head += [plain(found.what.replace("`", ""))] if found.what else []
         self.query_one("#cause", TextLine).put(lines(*head))
         self.query_one("#curve", TextLine).put(plain(found.plot))
         self.query_one("#curve").display = bool(found.plot)

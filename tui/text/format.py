@@ -142,11 +142,11 @@ def clock(time_s: float) -> str:
 def tick(value: float, span: float) -> str:
     """Format a value for the label of an axis, with the decimals that the span of the axis needs.
 
-    Values of 100,000 and more, and tiny ones on a narrow axis, are written as `1.5e-4`.
+    Values of 100,000 and more, and small ones on a narrow axis, are written as `1.5e-4`.
     """
     if value == 0:
         return "0"
-    if abs(value) >= 1e5 or (abs(value) < 1e-3 and span < 1e-2):
+    if abs(value) >= 1e5 or (abs(value) < 1e-2 and span < 1e-2):
         return scientific(value, 1)
     decimals = min(4, max(0, 1 - math.floor(math.log10(span)))) if span > 0 else 2
     return f"{value:.{decimals}f}"

@@ -25,6 +25,7 @@ from ..output import styled
 _ERRORS: dict[int, type[FttuiError]] = {one.exit_code: one for one in (ConfigError, ModelError)}
 """Error classes by the exit code that the process reports; any other code means a `DataError`."""
 _LONGEST_LABEL = 60
+_FIRST_LABEL = "checking the data …"
 _ERROR_CHARACTERS = 2_000
 """Characters of a crashed process's output that are shown."""
 
@@ -111,9 +112,11 @@ def print_lines(
 ) -> Iterator[AnyDataMessage]:
     """Show progress on standard error, print lines of text with `say`, yield all other messages.
 
-    With `plain`, the progress rewrites no line.
+    The process needs some seconds before its first message; until then the progress says what is
+    going on. With `plain`, the progress rewrites no line.
     """
     progress = ProgressLine(sys.stderr, plain=plain)
+    progress.show(ReadingProgress(label=_FIRST_LABEL, done=0, total=0))
     try:
         for message in messages:
             if isinstance(message, ReadingProgress):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from fttui.tui.plot.panels import LEARNING_RATE
 from fttui.tui.text import format as fmt
 
 
@@ -65,3 +66,10 @@ def test_axis_labels_have_the_decimals_their_span_needs() -> None:
     assert fmt.tick(2, 3.4) == "2.0"
     assert fmt.tick(1.15, 0.2) == "1.15"
     assert fmt.tick(0, 5) == "0"
+    assert [fmt.tick(rate, 1e-3) for rate in (0.0005, 0.001)] == ["5.0e-4", "1.0e-3"]
+
+
+def test_learning_rates_on_an_axis_are_short() -> None:
+    assert LEARNING_RATE.label is not None
+    labels = [LEARNING_RATE.label(rate) for rate in (0.0, 1.5e-4, 2e-4, 0.05, 0.5, 1.0)]
+    assert labels == ["0", "1.5e-4", "2e-4", "5e-2", "0.5", "1"]

@@ -125,6 +125,21 @@ def test_lines_are_printed_and_other_messages_are_passed_on(
     assert capsys.readouterr().out == ""
 
 
+def test_the_check_says_what_it_does_before_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    seen: list[str] = []
+
+    def messages() -> Iterator[AnyDataMessage]:
+        seen.append(terminal.getvalue())
+        yield DataLine(text="3 records")
+
+    assert list(print_lines(messages(), seen.append)) == []
+    assert seen == ["\r\x1b[Kchecking the data …", "3 records"]
+
+
 def process(code: str, monkeypatch: pytest.MonkeyPatch) -> list[AnyDataMessage]:
     """Messages of a process that runs the code instead of a module."""
     real = subprocess.Popen
