@@ -49,7 +49,6 @@ class RacePage(RunScreen):
         """Compose the text of the page."""
         page = VerticalScroll(id="text", can_focus=True)
         page.border_title = "race"
-        page.border_subtitle = "i: interrupt   esc: back, the race continues"
         with page:
             yield TextLine(id="race")
 
@@ -61,6 +60,8 @@ class RacePage(RunScreen):
     async def _look(self) -> None:
         """Read the current state of the race."""
         self._race, self._conducted, self._said = await asyncio.to_thread(self._read)
+        keys = "i: interrupt   esc: back, the race continues" if self._conducted else "esc: back"
+        self.query_one("#text").border_subtitle = keys
         self.fttui.redraw()
 
     def _read(self) -> tuple[RaceState | None, bool, list[str]]:

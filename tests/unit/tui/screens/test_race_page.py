@@ -99,6 +99,7 @@ async def test_a_race_is_asked_for_priced_started_and_followed(
         app.screen.run_worker(app.screen._look())  # type: ignore[attr-defined]
         await until(pilot, lambda: "best: lr 2e-4" in text_of(app))
         assert "the run continues with it" in text_of(app)
+        assert "the race continues" not in text_of(app)
 
 
 @pytest.mark.long
