@@ -112,8 +112,8 @@ def print_lines(
 ) -> Iterator[AnyDataMessage]:
     """Show progress on standard error, print lines of text with `say`, yield all other messages.
 
-    The process needs some seconds before its first message; until then the progress says what is
-    going on. With `plain`, the progress rewrites no line.
+    The process needs some seconds before its first message, so the progress begins without it. With
+    `plain`, the progress rewrites no line.
     """
     progress = ProgressLine(sys.stderr, plain=plain)
     progress.show(ReadingProgress(label=_FIRST_LABEL, done=0, total=0))
