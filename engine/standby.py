@@ -62,7 +62,8 @@ def _write_to(log: int) -> None:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    os.write(log, os.pread(2, os.fstat(2).st_size, 0))
+    with suppress(OSError):  # on a full disk the engine itself says so
+        os.write(log, os.pread(2, os.fstat(2).st_size, 0))
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
