@@ -298,7 +298,7 @@ def _convert(value: Value, annotation: Any) -> Any:
     If the type is text, `007` stays text; if it is a whole number, `1e3` is accepted.
 
     Raises:
-        ValueError: The value does not have this type, or is NaN or infinite.
+        ValueError: The value does not have this type, or a number in it is NaN or infinite.
     """
     data = value.plain()
     candidates = [data]
@@ -311,9 +311,18 @@ def _convert(value: Value, annotation: Any) -> Any:
             converted = msgspec.convert(candidate, annotation)
         except (msgspec.ValidationError, OverflowError):
             continue
-        if not isinstance(converted, float) or math.isfinite(converted):
+        if _is_finite(converted):
             return converted
     raise ValueError(data)
+
+
+def _is_finite(value: Any) -> bool:
+    """Whether a value is no NaN or infinite number, and holds none in a list or mapping."""
+    if isinstance(value, dict):
+        return all(map(_is_finite, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_finite, value))
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def _override_value(text: str, place: str, problems: list[str]) -> Value:

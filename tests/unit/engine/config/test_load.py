@@ -154,6 +154,13 @@ def test_wrong_values_say_got_and_expected(errors, line, message):
     assert message in error
 
 
+@pytest.mark.parametrize("loss", ["{sigmoid: .inf}", "{sigmoid: 0.5, hinge: .inf}"])
+def test_a_number_in_a_mapping_is_finite_as_any_other(errors, loss):
+    (error,) = errors(GOOD + f"task: dpo\npreference: {{loss: {loss}}}\n")
+    assert "preference.loss: got a mapping, expected" in error
+    assert error.endswith("a mapping from such names to a number > 0")
+
+
 def test_a_loss_that_is_given_as_the_task_is_named(errors):
     (error,) = errors(GOOD + "task: orpo\n")
     assert error.endswith("; set task: dpo and preference.loss: orpo")
