@@ -206,7 +206,11 @@ def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
 
 
 def _config(
-    given: str, source: str, model: str, columns: Mapping[str, str] | None = None
+    given: str,
+    source: str,
+    model: str,
+    columns: Mapping[str, str] | None = None,
+    roles: Mapping[str, str] | None = None,
 ) -> tuple[RunConfig, tuple[str, ...]]:
     """Return the configuration to read the source with, and the tasks to try.
 
@@ -215,6 +219,7 @@ def _config(
         source: The source.
         model: `model.id`, if no configuration is given.
         columns: `data.columns`, if no configuration is given.
+        roles: `data.roles`, if no configuration is given.
 
     Raises:
         ConfigError: The given configuration is not valid.
@@ -225,7 +230,7 @@ def _config(
         return replace(config, data=data), (config.task,)
     plain = RunConfig(
         model=ModelConfig(id=model),
-        data=DataConfig(train=source, columns=dict(columns or {})),
+        data=DataConfig(train=source, columns=dict(columns or {}), roles=dict(roles or {})),
         train=TrainConfig(steps=1),
     )
     return plain, tuple(FORMATS_OF)
@@ -258,11 +263,14 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--split", default="train")
     parser.add_argument("--model", default="")
     parser.add_argument("--columns", type=json.loads, default={})
+    parser.add_argument("--roles", type=json.loads, default={})
     options = parser.parse_args(arguments)
     given = sys.stdin.read()
     channel = Channel(sys.stdout)
     try:
-        config, tasks = _config(given, options.source, options.model, options.columns)
+        config, tasks = _config(
+            given, options.source, options.model, options.columns, options.roles
+        )
         without_torch(config.model)
         tokenizer = _tokenizer(config, channel) if given or options.model else None
         channel.send(

@@ -189,12 +189,24 @@ def choose_run(
     if len(matching) == 1:
         return RunDirectory(Path(matching[0].path))
     if not matching:
+        if ":" in wanted and listing == LISTING:
+            raise NoSuchRun(_elsewhere(wanted))
         raise NoSuchRun(f"no run {wanted!r} in {place}; {_nearest(runs, wanted, listing)}")
     if exact:
         folders = ", ".join(s.path for s in matching[:5])
         raise NoSuchRun(f"{len(matching)} runs are called {wanted}; name the run folder: {folders}")
     names = ", ".join(s.id for s in matching[:5])
     raise NoSuchRun(f"{wanted!r} matches {len(matching)} runs: {names}; type more of the name")
+
+
+def _elsewhere(wanted: str) -> str:
+    """Return what to do with HOST:RUN for a command that reads the folder of a run itself."""
+    host = wanted.rpartition(":")[0]
+    return (
+        f"{wanted} names a run on another machine, but this command reads run folders of this "
+        f"machine; run the command there, through: ssh {host or 'HOST'} (attach, show, ls and ctl "
+        "take HOST:RUN)"
+    )
 
 
 def _nearest(runs: list[RunSummary], wanted: str, listing: str = LISTING) -> str:

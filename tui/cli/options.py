@@ -207,7 +207,7 @@ def _no_host(word: str, what: str, way: str) -> ConfigError:
 def name_and_step(text: str) -> tuple[str, str | None]:
     """Split RUN[@STEP] into the run and the step, None without one.
 
-    An @ before a slash belongs to the path of a folder.
+    An @ before a slash belongs to the path of a folder, and one before a colon to a remote host.
     """
     name, at, step = text.rpartition("@")
-    return (name, step) if at and "/" not in step else (text, None)
+    return (name, step) if at and not {"/", ":"} & set(step) else (text, None)

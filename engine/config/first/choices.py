@@ -54,6 +54,8 @@ class DataFacts:
     """Tokens of the longest record; None if it is not known."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The value of `data.columns`."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """The value of `data.roles`."""
 
 
 @dataclass(frozen=True)

@@ -128,13 +128,16 @@ def _batch_rows(facts: DataFacts, size: Size) -> Rows:
 
 def _data_rows(facts: DataFacts, size: Size) -> Rows:
     note = "tokens; longer records are truncated, and counted"
-    if facts.tokens_most is not None and size.max_length >= facts.tokens_most:
+    if facts.tokens_p95 is None and facts.characters_p95 is not None:
+        note = "tokens, guessed from the characters; longer records are truncated, and counted"
+    elif facts.tokens_most is not None and size.max_length >= facts.tokens_most:
         note = f"tokens; the longest record has {facts.tokens_most:,}"
     elif facts.tokens_p95 is not None and size.max_length >= facts.tokens_p95:
         note = f"tokens; 95 % of the records have at most {facts.tokens_p95:,}; others are cut"
     return [
         ("train", facts.source, ""),
         *([("columns", dict(facts.columns), "field: column")] if facts.columns else []),
+        *([("roles", dict(facts.roles), "name in the file: role")] if facts.roles else []),
         ("eval_fraction", eval_share(facts.records), "held out of train for evaluations"),
         ("max_length", size.max_length, note),
     ]

@@ -4,16 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ...config.schema import Column
+from ...config.tasks import FORMATS_OF
 from ...errors import DataError
 from ..sources import SourceRecord
 from ..sources.rows import is_message
+from .formats import ANCHORS, POSITIVES, detect_format
 
 _ABSENT = object()
+_FIELDS = {
+    "sft": {
+        **dict.fromkeys(("conversations", "conversation"), "messages"),
+        **dict.fromkeys(("query", "question", "problem"), "instruction"),
+        **dict.fromkeys(("response", "answer", "solution", "reply"), "output"),
+    },
+    "contrastive": {
+        **dict.fromkeys(ANCHORS, "anchor"),
+        **dict.fromkeys(POSITIVES, "positive"),
+    },
+}
+"""The field of `data.columns` for other usual names of columns, by task."""
+_PROPOSED = frozenset(
+    {
+        *("messages", "prompt", "completion", "text", "chosen", "rejected", "anchor", "positive"),
+        *("label", "instruction", "input", "output"),
+    }
+)
+"""Fields of `data.columns` that a refusal proposes."""
 _COLUMN = re.compile(r"\{([^{}]+)\}")
 
 
@@ -167,3 +188,17 @@ def several_positives(row: PreparedRow) -> tuple[str, list[Any]]:
     name = next((name for name in ("positive", "pos") if name in row.values), "")
     texts = row.values.get(name)
     return name, [text for text in texts if text] if isinstance(texts, list) else []
+
+
+def proposed_columns(columns: Collection[str], task: str) -> dict[str, str]:
+    """Return the `data.columns` that read columns whose names differ in case or spaces only.
+
+    Empty unless these columns then have a format of the task.
+    """
+    fields = _FIELDS.get(task, {})
+    found: dict[str, str] = {}
+    for column in columns:
+        name = "_".join(column.lower().split())
+        found.setdefault(fields.get(name, name), column)
+    known = {field: column for field, column in found.items() if field in _PROPOSED}
+    return known if detect_format(known, task) in FORMATS_OF[task] else {}

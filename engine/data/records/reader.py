@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,7 @@ from .mapping import (
     PreparedRow,
     mapped,
     paths_inside,
+    proposed_columns,
     several_positives,
     with_every_positive,
 )
@@ -310,7 +312,7 @@ class RecordReader:
         if found is None:
             raise DataError(
                 f"{self._source}: the columns {names} match no known format. Name them, "
-                f"as in data.columns: {_EXAMPLES[self._config.task]}{_hint(sample)}. "
+                f"as in data.columns: {_example(columns, self._config.task)}{_hint(sample)}. "
                 f"Task {self._config.task} "
                 f"reads, nearest first: {nearest_forms(columns, self._config.task)}; {EVERY_FORM}"
             )
@@ -392,6 +394,13 @@ def _with_messages_of_text(values: dict[str, Any]) -> dict[str, Any]:
     if isinstance(messages, str) or messages is None or "messages" in values:
         return values
     return {**{k: v for k, v in values.items() if k != "text"}, "messages": messages}
+
+
+def _example(columns: Mapping[str, bool], task: str) -> str:
+    """Return the mapping that a refusal proposes: of these columns if their names allow it."""
+    proposed = proposed_columns(columns, task)
+    shown = ", ".join(f"{name}: {json.dumps(column)}" for name, column in proposed.items())
+    return f"{{{shown}}} (capitals and spaces in names count)" if shown else _EXAMPLES[task]
 
 
 def _hint(sample: Sequence[SourceRecord]) -> str:

@@ -70,6 +70,12 @@ def _unloadable(model_id: str, error: Exception) -> str:
             f"{model_id} contains Python code that would run on this machine. "
             f"Review it, then set model.trust_remote_code: true."
         )
+    if "backend tokenizer" in text:
+        return (
+            f"{model_id} has no tokenizer that can be read: expected tokenizer.json, or the "
+            f"vocabulary of a slower one (tokenizer.model, or vocab.json with merges.txt). Copy "
+            f"the tokenizer files of the original model into the folder."
+        )
     return (
         f"{model_id} cannot be loaded ({type(error).__name__}): {_first_line(error)}. "
         f"Check that it is a causal language model in a format this transformers version reads "

@@ -185,9 +185,9 @@ def _export(options: argparse.Namespace) -> int:
     _require_matching(options)
     if options.metrics:
         return export_metrics(options)
-    require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
+    require_training_packages("fttui export")
     if run.identity().script:
         raise ConfigError(
             f"{run.id} is the run of a script; its checkpoints are only for rollbacks in that "

@@ -52,6 +52,14 @@ def add_commands(commands: Commands) -> None:
         help="read a field of the records, such as prompt, from this column; may be repeated",
     )
     parser.add_argument(
+        "--role",
+        metavar="NAME=ROLE",
+        type=_role,
+        action="append",
+        default=[],
+        help="read this name of a role as user, assistant, system or tool; may be repeated",
+    )
+    parser.add_argument(
         "--free", metavar="GIB", type=gib, help="free memory of the GPU that will train"
     )
     parser.add_argument(
@@ -65,7 +73,14 @@ def add_commands(commands: Commands) -> None:
 def _init(options: argparse.Namespace) -> int:
     require_training_packages("fttui init")
     ask = _default if options.yes or not sys.stdin.isatty() else _asked
-    given = _Given(options.data, options.model, options.free, options.out, dict(options.column))
+    given = _Given(
+        options.data,
+        options.model,
+        options.free,
+        options.out,
+        dict(options.column),
+        dict(options.role),
+    )
     out, text = first_file(given, ask)
     write_new(out, text)
     say(f"written to {out}")
@@ -85,6 +100,8 @@ class _Given:
     out: Path | None
     columns: Mapping[str, str] = field(default_factory=dict)
     """Columns by the field of the records that they hold."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """Roles by the names that the records have for them."""
 
 
 def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
@@ -105,12 +122,12 @@ def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
     source = given.data or ask("data (a file, a folder or a Hub dataset)", "")
     if not source:
         raise ConfigError("no data given; use: fttui init DATA, such as fttui init chats.jsonl")
-    facts = facts_of(source, given.model or "", given.columns)
+    facts = facts_of(source, given.model or "", given.columns, given.roles)
     say(f"{source}: {facts.records:,} records, task {facts.task}")
     hardware = _hardware(given.free_bytes, ask)
     model = given.model or ask("model", suggested_model(facts.task, hardware))
     if facts.tokens_p95 is None:
-        counted = facts_of(source, model, given.columns)
+        counted = facts_of(source, model, given.columns, given.roles)
         facts = replace(facts, tokens_p95=counted.tokens_p95, tokens_most=counted.tokens_most)
     out = given.out or Path(ask("file to write", f"{_name(source)}.yaml"))
     facts = replace(facts, source=_seen_from(out, source))
@@ -118,13 +135,16 @@ def first_file(given: _Given, ask: Ask) -> tuple[Path, str]:
     return out, first_configuration(_fitted(first), str(out))
 
 
-def facts_of(source: str, model: str, columns: Mapping[str, str]) -> DataFacts:
+def facts_of(
+    source: str, model: str, columns: Mapping[str, str], roles: Mapping[str, str]
+) -> DataFacts:
     """Read the data in a process of its own, and return what a configuration needs to know.
 
     Args:
         source: A file, a folder, or the id of a dataset on the Hub.
         model: Counts tokens, if its tokenizer can be loaded; empty counts none.
         columns: Columns by the field of the records that they hold; for others the names decide.
+        roles: Roles by the names that the records have for them, for names that are not known.
 
     Raises:
         DataError: The data cannot be read, or no record of them can be learned.
@@ -134,13 +154,16 @@ def facts_of(source: str, model: str, columns: Mapping[str, str]) -> DataFacts:
     from ..data_check.process import data_messages, print_lines
 
     arguments = [source, "--split=train", f"--model={model}", f"--columns={json.dumps(columns)}"]
+    arguments.append(f"--roles={json.dumps(roles)}")
     found = None
     for message in print_lines(data_messages("summary", arguments, ""), say):
         if isinstance(message, DataSummary):
             found = message
     if found is None or found.problem or not found.task:
         why = found.problem if found else "the data could not be summarised"
-        if found and not found.format and found.unused:
+        if "set data.roles" in why:
+            why += "; fttui init takes such names as --role NAME=ROLE, once for each name"
+        elif found and not found.format and found.unused:
             why += "; fttui init takes such names as --column FIELD=COLUMN, once for each field"
         raise DataError(why or f"{source}: no record format is recognized; see: fttui data")
     import yaml  # here, so that other commands start without it
@@ -151,6 +174,7 @@ def facts_of(source: str, model: str, columns: Mapping[str, str]) -> DataFacts:
         task=found.task,
         source=source,
         columns=columns,
+        roles=roles,
         contrastive=section.get("contrastive", {}),
         characters_p95=found.characters.p95 if found.characters else None,
         tokens_p95=found.tokens.p95 if found.tokens else None,
@@ -218,6 +242,18 @@ def _seen_from(out: Path, source: str) -> str:
     if not path.exists() or out.parent.absolute() == Path.cwd():
         return source
     return str(path.absolute())
+
+
+def _role(text: str) -> tuple[str, str]:
+    """Return name and role of `NAME=ROLE`.
+
+    Raises:
+        argparse.ArgumentTypeError: It has another form.
+    """
+    name, equals, role = text.rpartition("=")
+    if not (name and equals and role):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=ROLE, as in narrator=user")
+    return name, role
 
 
 def _column(text: str) -> tuple[str, str]:

@@ -122,6 +122,25 @@ def test_columns_without_a_format_are_a_problem_with_their_names(tmp_path: Path)
     assert "match no known format" in found.problem
 
 
+@pytest.mark.parametrize(
+    ("columns", "mapping"),
+    [
+        (["id", "Question", "Answer"], '{instruction: "Question", output: "Answer"}'),
+        (
+            ["Instruction", "Input", "OUTPUT"],
+            '{instruction: "Instruction", input: "Input", output: "OUTPUT"}',
+        ),
+        (["Text"], '{text: "Text"}'),
+        (["Frage", "Antwort"], "{instruction: COLUMN, output: COLUMN}"),
+    ],
+)
+def test_columns_in_capitals_are_refused_with_the_mapping_that_reads_them(
+    tmp_path: Path, columns: list[str], mapping: str
+) -> None:
+    rows = [{name: f"{name} {n}" for name in columns} for n in range(3)]
+    assert f"data.columns: {mapping}" in summarized(tmp_path, rows).problem
+
+
 def process(
     arguments: list[str],
     given: str,

@@ -271,3 +271,11 @@ def test_the_end_of_a_journal_is_found_behind_64_kib_of_damage(
     found, after = run_index.read_tail(journal)
     assert found == [b"record"] * records
     assert after == (journal.stat().st_size if records else 0)
+
+
+@pytest.mark.parametrize("wanted", ["gpu-box:my", "ann@gpu-box:my"])
+def test_a_run_on_a_host_is_refused_with_the_way_to_run_the_command_there(
+    tmp_path: Path, wanted: str
+) -> None:
+    with pytest.raises(NoSuchRun, match=f"on another machine.* through: ssh {wanted[:-3]} "):
+        find_run(tmp_path, wanted)

@@ -24,3 +24,9 @@ def test_options_without_effect_are_refused(
 ) -> None:
     assert main(["export", *words]) == 2
     assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("run", ["gpu-box:my", "ann@gpu-box:my"])
+def test_a_run_on_a_host_is_exported_there(run: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", run, "--merged"]) == 3
+    assert f"run the command there, through: ssh {run[:-3]}" in capsys.readouterr().err

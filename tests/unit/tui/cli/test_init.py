@@ -94,3 +94,18 @@ def test_columns_with_other_names_are_named(
     with pytest.raises(SystemExit):
         main(["init", "odd.csv", "--column", "promt=Frage", "--yes"])
     assert "did you mean prompt?" in capsys.readouterr().err
+
+
+def test_an_unknown_role_is_refused_with_the_option_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    talk = [{"role": "narrator", "content": "q"}, {"role": "assistant", "content": "a"}]
+    (tmp_path / "odd.jsonl").write_text(f"{json.dumps({'messages': talk})}\n" * 20)
+    command = ["init", "odd.jsonl", "--yes", "--no-check", "--model", "m"]
+    assert main(command) == 9
+    refused = capsys.readouterr().err
+    assert "--role NAME=ROLE" in refused
+    assert "--column" not in refused
+    assert main([*command, "--role", "narrator=user"]) == 0
+    assert load_config(tmp_path / "odd.yaml").config.data.roles == {"narrator": "user"}
