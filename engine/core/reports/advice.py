@@ -62,6 +62,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
     "grad_explosion": (
         "an unstable state: the loss often follows some steps later",
         "a single odd batch, if the norm is back at once",
+        "a learning rate too high for this state",
     ),
     "nonfinite": (
         "an overflow of the number format, which is common in fp16",

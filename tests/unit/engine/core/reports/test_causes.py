@@ -55,6 +55,7 @@ def test_without_evidence_the_causes_are_in_their_usual_order() -> None:
         ("nonfinite", Signs(loss_scale=2.0, grad_ratio=math.nan),
          " (loss scale 2; the gradient norm is not finite)"),
         ("grad_explosion", Signs(odd_modules=["a", "b", "c", "d"]), " (modules: a, b, c)"),
+        ("grad_explosion", Signs(lr_raised=["lr scale 50"]), " (changed recently: lr scale 50)"),
         ("overfit", Signs(epoch=2.99), ""),
         ("overfit", Signs(epoch=3.0), " (epoch 3.0)"),
     ],
@@ -74,3 +75,8 @@ def test_more_evidence_comes_first_and_equal_evidence_in_the_usual_order() -> No
     assert causes("spike", both)[0].startswith("an outlier batch")
     more = Signs(lr_scale=2.0, clip_share=0.9, longest=90, longest_before=10)
     assert causes("spike", more)[0].startswith("a learning rate too high")
+
+
+def test_a_rate_that_was_just_raised_is_the_first_cause_of_exploding_gradients() -> None:
+    signs = Signs(lr_raised=["lr scale 50"], lr_scale=50.0, odd_modules=["a"])
+    assert causes("grad_explosion", signs)[0].startswith("a learning rate too high")
