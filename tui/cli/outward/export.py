@@ -185,6 +185,8 @@ def _export(options: argparse.Namespace) -> int:
     _require_matching(options)
     if options.metrics:
         return export_metrics(options)
+    if not options.run:
+        require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
     require_training_packages("fttui export")
