@@ -181,15 +181,24 @@ def _require_matching(options: argparse.Namespace) -> None:
         raise ConfigError(f"{without_effect[0]} applies to checkpoints, not to --metrics")
 
 
-def _export(options: argparse.Namespace) -> int:
-    _require_matching(options)
-    if options.metrics:
-        return export_metrics(options)
+def _named(options: argparse.Namespace) -> tuple[RunDirectory, str | None]:
+    """Return the run to export and the checkpoint that is named with it.
+
+    A run elsewhere is named as such before the training packages are asked for.
+    """
     if not options.run:
         require_training_packages("fttui export")
     name, step = name_and_step(options.run) if options.run else (None, None)
     run = find_run(runs_root(options.runs_dir), name)
     require_training_packages("fttui export")
+    return run, step
+
+
+def _export(options: argparse.Namespace) -> int:
+    _require_matching(options)
+    if options.metrics:
+        return export_metrics(options)
+    run, step = _named(options)
     if run.identity().script:
         raise ConfigError(
             f"{run.id} is the run of a script; its checkpoints are only for rollbacks in that "
