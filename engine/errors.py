@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C has ended."""
+
 
 class FttuiError(Exception):
     """Base class of errors that a user can act on and that are shown without a traceback.
@@ -99,3 +105,15 @@ class ContentChanged(CheckpointError):
     """Base model, tokenizer, chat template or data changed since the checkpoint. Exit code 12."""
 
     exit_code = 12
+
+
+def exit_code_of(work: Callable[[], object]) -> int:
+    """Do the work of a command, print an error that a user can act on, and return the exit code."""
+    try:
+        work()
+    except FttuiError as error:
+        print(f"fttui: {error}", file=sys.stderr)  # noqa: T201 -- the caller is a command
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0

@@ -20,7 +20,7 @@ import msgspec
 
 from ..config.load import read_resolved
 from ..config.schema import RunConfig
-from ..errors import ConfigError, FttuiError
+from ..errors import ConfigError, FttuiError, exit_code_of
 from ..export.checkpoint import AVERAGE, read_trained
 from ..protocol.benchmarks.result import BenchmarkResult, BenchmarkScore, with_base
 from ..run.checkpoint_store import CheckpointStore, Manifest
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from .harness import Conditions, Tasks
     from .trained_model import MeasuredModel
 
-INTERRUPTED = 130
 _NICENESS = 10
 """The training on this machine goes first."""
 
@@ -47,14 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure benchmarks on one checkpoint; return the exit code."""
     options = _parser().parse_args(arguments)
     quieten_libraries()
-    try:
-        _measure(options)
-    except FttuiError as error:
-        print(f"fttui: {error}", file=sys.stderr)  # noqa: T201 -- this is a command of its own
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+    return exit_code_of(lambda: _measure(options))
 
 
 def _measure(options: argparse.Namespace) -> None:

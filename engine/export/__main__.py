@@ -15,7 +15,7 @@ from pathlib import Path
 from ..config.load import read_resolved
 from ..config.schema import RunConfig
 from ..config.sections.gguf_formats import TYPES
-from ..errors import FttuiError
+from ..errors import exit_code_of
 from ..run.checkpoint_store import Manifest
 from ..run.identity.comparison import (
     compare_with_checkpoint,
@@ -33,7 +33,6 @@ from .folder import new_folder
 from .gguf.llama_cpp import LlamaCpp
 from .lineage import Lineage, LineageStep, read_lineage
 
-INTERRUPTED = 130
 KINDS_OF_EXPORT = ("merged", "adapter", "gguf", "gptq", "awq")
 
 
@@ -59,14 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     quieten_libraries()
-    try:
-        _export(options)
-    except FttuiError as error:
-        print(f"fttui: {error}", file=sys.stderr)  # noqa: T201 -- this is a command of its own
-        return error.exit_code
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    return 0
+    return exit_code_of(lambda: _export(options))
 
 
 def _export(options: argparse.Namespace) -> None:

@@ -79,7 +79,7 @@ def add_commands(commands: Commands) -> None:
         "--batch",
         metavar="N",
         type=at_least_one,
-        help="sequences at once (default: eval.batch, else train.micro_batch_size)",
+        help="sequences at once (default: eval.batch, else the micro-batch of training)",
     )
     add_accept_changed(bench)
     add_trust_code(bench)
