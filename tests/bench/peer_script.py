@@ -1,6 +1,6 @@
-"""A training with a peer, as its users write it; prints a row of figures as JSON.
+"""Trainings with a peer, as its users write them; prints a row of figures as JSON for each.
 
-    python peer_script.py PEER CASE-AS-JSON FOLDER
+    python peer_script.py PEER CASES-AS-JSON FOLDER
 
 `peers.py` starts it with the interpreter and the packages of the peer, so it imports nothing of
 fttui. PEER is `trl`, `liger` (TRL with the kernels of Liger) or `unsloth`; with a `+` at its end no
@@ -9,6 +9,7 @@ layer is recomputed.
 
 from __future__ import annotations
 
+import gc
 import json
 import statistics
 import sys
@@ -24,25 +25,36 @@ RANK, ALPHA = 16, 32
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
 
-def main(peer: str, case: dict[str, Any], folder: Path) -> None:
-    """Train and print the row."""
+def main(peer: str, cases: list[dict[str, Any]], folder: Path) -> None:
+    """Train each case and print its row; a case that fails does not end the others."""
+    for case in cases:
+        try:
+            row = row_of(peer, case, folder)
+        except Exception as error:  # noqa: BLE001  # whatever a peer raises is its result
+            row = {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[-300:]}"}
+        print("ROW " + json.dumps(row), flush=True)
+        torch._dynamo.reset()  # a case does not inherit the compiled shapes of another
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def row_of(peer: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Train a case and return its figures."""
     recomputes, name = not peer.endswith("+"), peer.removesuffix("+")
     given = unsloth(case, folder, recomputes) if name == "unsloth" else stock(case, folder)
     trainer = trainer_of(case, folder, given, recomputes=recomputes, liger=name == "liger")
     clock = clock_of(trainer)
     torch.cuda.reset_peak_memory_stats()
     trainer.train()
-    ends = clock.ends
-    took = [after - before for before, after in pairwise(ends)][case["warm"] :]
+    took = [after - before for before, after in pairwise(clock.ends)][case["warm"] :]
     losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    row = {
+    return {
         "step_s": statistics.median(took),
         "slowest_s": max(took),
         "reserved": torch.cuda.max_memory_reserved(),
         "losses": [float(loss) for loss in losses[:3]],
         "version": version(name if name == "unsloth" else "trl"),
     }
-    print("ROW " + json.dumps(row), flush=True)
 
 
 def unsloth(case: dict[str, Any], folder: Path, recomputes: bool) -> dict[str, Any]:

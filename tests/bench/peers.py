@@ -9,6 +9,9 @@ is 0 everywhere, and a row shows its first losses, by which the rows of a case c
 peers, and `fttui-` also recomputes all layers, as the peers do by default; a peer with a `+`
 recomputes none. The rows of a case are compared with the fastest peer.
 
+A peer trains all cases in one process, one after another, so that its imports count once; each
+run of fttui is a process of its own. Rows are printed as they come, and the tables at the end.
+
 Unsloth needs other releases of TRL and datasets than fttui, so its packages are looked for in the
 folders of `--unsloth`. A peer that is not installed is left out, with a message.
 """
@@ -43,6 +46,8 @@ from pathlib import Path
 from tests.bench.random_models import write_model
 write_model(sys.argv[1], Path(sys.argv[2]), "cuda")
 """
+Row = tuple[str, dict[str, Any]]
+"""A peer and its figures, or what went wrong."""
 _SCRIPT = Path(__file__).with_name("peer_script.py")
 
 
@@ -75,6 +80,7 @@ CASES = (
     Case("1b", 4096, 1, 4),
     Case("0.5b", 1024, 4, 2),
     Case("3b", 1024, 4, 2),
+    Case("8b", 2048, 1, 4),
     Case("1b", 512, 32, 1),
     Case("1b", 1024, 4, 4, "natural"),
     Case("1b", 1024, 4, 2, "packed"),
@@ -97,18 +103,23 @@ def main(words: Sequence[str] | None = None) -> None:
     cases = [case for case in CASES
              if not options.cases or case.name.startswith(tuple(options.cases))]  # fmt: skip
     until = time.monotonic() + options.budget_s
+    rows: dict[Case, list[Row]] = {case: [] for case in cases}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         bench = Bench(Path(name), options.unsloth, options.steps, options.limit_s)
         peers = list(bench.installed(options.peers))
         for case in cases:
             bench.prepare(case)
-            print(f"\n{case.name:22} {'s/step':>8} {'slowest':>8} {'tokens/s':>9} {'GiB':>6} "
-                  f"{'ratio':>6}  first losses", flush=True)  # fmt: skip
-            rows = [(peer, bench.row(peer, case)) for peer in peers if time.monotonic() < until]
-            print("\n".join(table(case, rows)), flush=True)
+        for peer in peers:
+            for case, row in bench.rows(peer, cases, until):
+                rows[case].append((peer, row))
+                print(f"{peer:10} {case.name:24} {json.dumps(row)}", flush=True)
+    for case, found in rows.items():
+        print(f"\n{case.name:22} {'s/step':>8} {'slowest':>8} {'tokens/s':>9} {'GiB':>6} "
+              f"{'ratio':>6}  first losses")  # fmt: skip
+        print("\n".join(table(case, found)), flush=True)
 
 
-def table(case: Case, rows: Sequence[tuple[str, dict[str, Any]]]) -> Iterator[str]:
+def table(case: Case, rows: Sequence[Row]) -> Iterator[str]:
     """Yield a line for each row; the ratio is that to the fastest peer."""
     peers = [row["step_s"] for peer, row in rows
              if not peer.startswith("fttui") and "step_s" in row]  # fmt: skip
@@ -160,22 +171,37 @@ class Bench:
     def _data(self, case: Case) -> Path:
         return self._folder / f"{case.name.replace(':', '-')}.jsonl"
 
-    def row(self, peer: str, case: Case) -> dict[str, Any]:
-        """Return the figures of a row, or what went wrong."""
+    def rows(
+        self, peer: str, cases: Sequence[Case], until: float
+    ) -> Iterator[tuple[Case, dict[str, Any]]]:
+        """Yield the figures of each case, or what went wrong; none begins after *until*."""
+        if not peer.startswith("fttui"):
+            if time.monotonic() < until:
+                yield from self._peer(peer, cases)
+            return
+        for case in cases:
+            if time.monotonic() < until:
+                yield case, self._own(peer, case)
+
+    def _own(self, peer: str, case: Case) -> dict[str, Any]:
         try:
-            return self._fttui(peer, case) if peer.startswith("fttui") else self._peer(peer, case)
+            return self._fttui(peer, case)
         except (Failed, subprocess.TimeoutExpired) as error:
             return {"failed": str(error)[-400:]}
 
-    def _peer(self, peer: str, case: Case) -> dict[str, Any]:
-        known = {**asdict(case), "steps": self._steps, "warm": WARM_STEPS,
-                 "data": str(self._data(case))}  # fmt: skip
+    def _peer(self, peer: str, cases: Sequence[Case]) -> Iterator[tuple[Case, dict[str, Any]]]:
+        known = [{**asdict(case), "steps": self._steps, "warm": WARM_STEPS,
+                  "data": str(self._data(case))} for case in cases]  # fmt: skip
         command = [sys.executable, "-P", str(_SCRIPT), peer, json.dumps(known), str(self._folder)]
-        done = self._run(command, peer)
-        found = [line for line in done.stdout.splitlines() if line.startswith("ROW ")]
-        if not found:
-            raise Failed(" ".join(done.stderr.split())[-400:])
-        return dict(json.loads(found[-1].removeprefix("ROW ")))
+        try:
+            done = self._run(command, peer, len(cases))
+            said, why = done.stdout, " ".join(done.stderr.split())[-400:]
+        except subprocess.TimeoutExpired as error:
+            said, why = (error.stdout or b"").decode(), f"more than {error.timeout:.0f} s"
+        found = [line for line in said.splitlines() if line.startswith("ROW ")]
+        rows = [dict(json.loads(line.removeprefix("ROW "))) for line in found]
+        for at, case in enumerate(cases):
+            yield case, rows[at] if at < len(rows) else {"failed": why}
 
     def _fttui(self, peer: str, case: Case) -> dict[str, Any]:
         runs = Path(tempfile.mkdtemp(dir=self._folder))
@@ -208,12 +234,14 @@ class Bench:
         ]
         return "\n".join(lines) + "\n"
 
-    def _run(self, command: Sequence[str], peer: str) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, command: Sequence[str], peer: str, rows: int = 1
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command,
             capture_output=True,
             text=True,
-            timeout=self._limit_s,
+            timeout=self._limit_s * rows,
             env=self._environment(peer),
             check=False,
         )
