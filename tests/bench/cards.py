@@ -2,10 +2,11 @@
 
     python -m tests.bench.cards [--cards 6 8 …] [--models 1b 8b …] [--plan]
 
-For every model and card the longest of `LENGTHS` is taken whose high estimate fits, with the
+For every model and card the longest of `LENGTHS` is taken whose likely estimate fits, with the
 settings that `fttui run` would choose there. The run is played on a model of that shape with
 random weights, in a process that may take no more memory than the card has, and the row says how
-much it took. `--plan` only plans, for which no GPU is needed. The speed of the card plays no part.
+much it took, or that it failed. Streamed weights are planned for the memory of the host of this
+machine. `--plan` only plans, for which no GPU is needed. The speed of the card plays no part.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def plans(cards: Sequence[int], models: Sequence[str]) -> Iterator[Plan]:
                 machine = with_cards(here, 1, int((card - DRIVER_GIB) * GIB))
                 for length in LENGTHS:
                     found = fit(_config(Path(folder), length), architecture, machine)
-                    if found.estimate.high <= found.free_bytes:
+                    if found.estimate.likely <= found.free_bytes:
                         yield Plan(card, shape, length, found)
                         break
 
