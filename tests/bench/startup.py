@@ -1,10 +1,10 @@
 """From the command to the first step of the demo, by phases: `python -m tests.bench.startup`.
 
-`--runs N` repeats it, `--app` opens the app in a terminal instead of printing lines, `--first`
-starts with empty caches of fttui, `--cold` also drops the files of the Python environment and the
-caches from the memory of the machine, and `--baseline REV` measures the sources of a git revision
-in turn with the present ones. `--python` names the interpreter of another environment, such as one
-without the packages for development.
+`--config FILE` starts another run than the demo. `--runs N` repeats it, `--app` opens the app in a
+terminal instead of printing lines, `--first` starts with empty caches of fttui, `--cold` also
+drops the files of the Python environment and the caches from the memory of the machine, and
+`--baseline REV` measures the sources of a git revision in turn with the present ones. `--python`
+names the interpreter of another environment, such as one without the packages for development.
 
 On a machine that does other work, too, a process waits for a processor. The kernel counts that for
 the main threads that the start depends on: those of the command and of its check of the data, then
@@ -190,16 +190,19 @@ def drop(*folders: Path) -> None:
 
 
 def start(
-    python: str, path: Path, place: Path, environment: dict[str, str], *, app: bool
+    options: argparse.Namespace, path: Path, place: Path, environment: dict[str, str]
 ) -> list[Cost]:
-    """Start the demo, wait for its first step, end it; return the costs at the ends of `PHASES`."""
+    """Start a run, wait for its first step, end it; return the costs at the ends of `PHASES`."""
     command = [
-        *(python, "-m", "fttui.tui", "run", str(ROOT / "configs" / "demo.yaml")),
-        *("--runs-dir", str(place), *([] if app else ["--headless"])),
+        *(options.python, "-m", "fttui.tui", "run", str(options.config)),
+        *("--runs-dir", str(place), *([] if options.app else ["--headless"])),
     ]
-    environment = {**os.environ, **environment, "PYTHONPATH": str(path), "TERM": "xterm-256color"}
+    paths = [str(path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = os.environ | environment | {"TERM": "xterm-256color"}
+    environment["PYTHONPATH"] = os.pathsep.join(paths)
     clock = Clock(time.time())
-    process = _in_terminal(command, environment) if app else _silent(command, environment)
+    begin = _in_terminal if options.app else _silent
+    process = begin(command, environment)
     try:
         records = _until_step(clock, process, place)
         clock.look()
@@ -270,7 +273,7 @@ def measure(options: argparse.Namespace, path: Path) -> list[Cost]:
         if options.cold:
             site = Path(sys.prefix) / "lib"
             drop(site, *map(Path, {*filter(os.path.isdir, sys.path)}), CACHES / "fttui", path)
-        return start(options.python, path, folder / "runs", environment, app=options.app)
+        return start(options, path, folder / "runs", environment)
 
 
 def table(name: str, runs: list[list[Cost]]) -> Cost:
@@ -311,6 +314,7 @@ def main() -> None:
     parser.add_argument("--first", action="store_true", help="with empty caches of fttui")
     parser.add_argument("--cold", action="store_true", help="and with no file in memory")
     parser.add_argument("--baseline", metavar="REV", help="a git revision to compare with")
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "demo.yaml")
     parser.add_argument("--python", default=sys.executable, help="the interpreter to start")
     options = parser.parse_args()
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
