@@ -96,12 +96,7 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     """
     dtype = compute_dtype(config.model.precision, device)
     if config.train.shards:  # layer by layer, parts go to the device later
-        trained = dtype_name(_trained_dtype(config, dtype, device))
-        model = replace(config.model, precision=dtype_name(dtype))
-        config = replace(
-            config, model=model, train=replace(config.train, adapter_precision=trained)
-        )
-        device = torch.device("cpu")
+        config, device = on_host(config, device)
     source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id, config.model.revision):
         progress("Loading tokenizer", 0, 1)
@@ -127,6 +122,18 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
     if left_out:
         loaded.facts["weights left out"] = left_out
     return loaded
+
+
+def on_host(config: RunConfig, device: torch.device) -> tuple[RunConfig, torch.device]:
+    """Return the configuration and the device with which a model is loaded into host memory.
+
+    The precisions are those that the configuration has on `device`, where the model is to train.
+    """
+    dtype = compute_dtype(config.model.precision, device)
+    trained = dtype_name(_trained_dtype(config, dtype, device))
+    model = replace(config.model, precision=dtype_name(dtype))
+    train = replace(config.train, adapter_precision=trained)
+    return replace(config, model=model, train=train), torch.device("cpu")
 
 
 def equip(

@@ -7,6 +7,7 @@
 | `accelerator.autocast_handler` | `keep_sharded` | cached casts would keep gathered weights |
 | `model.hf_device_map` | `keep_sharded` | accelerate refuses 4-bit models that were on the host |
 | `layer.quant_state` | `keep_quant_states` | a part of a 4-bit weight loses its constants |
+| `layer.weight`, `layer.quant_storage` | `store_as_floats` | old FSDP cannot split integers |
 | `accelerator.backward` | `poison_nonfinite` | a non-finite loss has to reach every rank |
 | `model.zero_grad` | `zero_grad_of_trained` | the walk over all modules makes the device wait |
 | `optimizer.step` | `guard_optimizer` | a refused update must not change weights or state |
@@ -97,6 +98,21 @@ def keep_quant_states(model: Any, device: torch.device) -> None:
         if state is not None:
             state.to(device)
             layer.quant_state = state
+
+
+def store_as_floats(model: Any) -> None:
+    """Let the bytes of each 4-bit weight be stored as numbers of 16 bits; no bit changes.
+
+    It is bitsandbytes' `quant_storage`, which FSDP before torch 2.13 needs, because it makes every
+    part a parameter that may have a gradient.
+    """
+    for layer in model.modules():
+        weight = layer._parameters.get("weight")
+        if getattr(weight, "quant_state", None) is None or weight.numel() % 2:
+            continue
+        pairs = weight.detach().reshape(-1).view(torch.bfloat16).reshape(-1, 1)
+        layer.weight = torch.nn.Parameter(pairs, requires_grad=False)
+        layer.quant_storage = torch.bfloat16
 
 
 def zero_grad_of_trained(model: Any, trained: Sequence[torch.nn.Parameter] | None = None) -> None:

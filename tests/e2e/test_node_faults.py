@@ -78,6 +78,30 @@ def test_a_slow_link_changes_nothing_but_the_time(
     assert max(times[at:]) > 0.15
 
 
+def test_a_link_that_is_cut_for_a_minute_costs_a_restart_and_no_loss_differs(
+    tmp_path: Path, link: list[list[str]], expected: list[Any]
+) -> None:
+    words = _config(tmp_path, train__steps=STEPS, train__restarts=1)
+    nodes = [_node(tmp_path, n, words, "10.219.0.1:29547", link[n]) for n in range(2)]
+    runs = tmp_path / "node-0"
+    until(lambda: _trained(runs) >= 6, PATIENCE_S)
+    run = only_run(runs)
+    ends = _ip("-n", NAMESPACES[0], "link", "set", "fttui0", "down")
+    cut = time.monotonic()
+    assert ends.returncode == 0
+    until(lambda: any(_names_node_1(e) for e in events(run, runs)), 30.0)
+    time.sleep(max(0.0, 60 - (time.monotonic() - cut)))
+    assert _ip("-n", NAMESPACES[0], "link", "set", "fttui0", "up").returncode == 0
+    outputs = _end(nodes)
+    assert [process.returncode for process in nodes] == [0, 0], "\n".join(outputs)
+    assert _kept(run, runs) == expected
+    assert any("restart 1 of 1" in e.get("text", "") for e in events(run, runs))
+
+
+def _names_node_1(event: dict[str, Any]) -> bool:
+    return "rank 1 on node 1" in f"{event.get('text', '')}{event.get('error', '')}"
+
+
 def _slow_down() -> None:
     """Limit the rate, with a queue that adds up to half a second; with netem also a delay."""
     device = ["netns", "exec", NAMESPACES[0], "tc", "qdisc", "add", "dev", "fttui0", "root"]

@@ -28,10 +28,18 @@ def _config(folder: Path, **overrides: Any) -> list[str]:
 
 
 def _node(
-    folder: Path, node: int, words: list[str], endpoint: str, within: list[str]
+    folder: Path, node: int, words: list[str], endpoint: str, within: list[str], nodes: int = 2
 ) -> subprocess.Popen[str]:
-    """Start one of two nodes, whose runs folder is `node-N`."""
-    where = ["--nodes", "2", "--node-rank", str(node), "--rendezvous", endpoint, "--headless"]
+    """Start one of several nodes, whose runs folder is `node-N`."""
+    where = [
+        "--nodes",
+        str(nodes),
+        "--node-rank",
+        str(node),
+        "--rendezvous",
+        endpoint,
+        "--headless",
+    ]
     return subprocess.Popen(
         [*within, *FTTUI, "run", *words, *where],
         stdout=subprocess.PIPE,

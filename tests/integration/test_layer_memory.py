@@ -177,7 +177,7 @@ def planned_bytes(
     )
     arch = read_architecture(family_shape(name, layers))
     shape = MicroBatchShape(config, arch, number=2, adapter=2, adapter_elements=0, sequences=1)
-    return max(moment.activations for moment in shape._moments() if not moment.logits)
+    return max(moment.activations for moment in shape._in_layers() if not moment.logits)
 
 
 @pytest.mark.parametrize("name", in_part(DENSE, KEPT))

@@ -25,7 +25,6 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train import session
 from fttui.engine.train.distributed.place import RankPlace
-from fttui.engine.train.distributed.sharding import splits_integers
 from fttui.engine.train.trainers import build as trainers_module
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
@@ -112,7 +111,7 @@ def require_alike(runs: dict[str, RunDirectory]) -> None:
 
 
 def held(place: RankPlace, runs: dict[str, RunDirectory], out: Path) -> None:
-    """Train both runs and write how many elements of all weights this rank holds in each."""
+    """Train both runs and write how many bytes of all weights this rank holds in each."""
     built = trainers_module.build_trainer
     trainers: list[Any] = []
 
@@ -125,10 +124,13 @@ def held(place: RankPlace, runs: dict[str, RunDirectory], out: Path) -> None:
         play_all(place, runs, {1: ["eval"], 3: ["rollback 2"]})
     counts = []
     for trainer in trainers:
+        held = [getattr(p, "to_local", lambda p=p: p)() for p in trainer.model.parameters()]
         if trainer.sharded is not None:
             trainer.sharded.reshard()
-        parameters = trainer.model.parameters()
-        counts.append(sum(getattr(p, "to_local", lambda p=p: p)().numel() for p in parameters))
+            held = [getattr(p, "to_local", lambda p=p: p)() for p in trainer.model.parameters()]
+            held += trainer.sharded.ends.parts
+        storages = {tensor.untyped_storage() for tensor in held}
+        counts.append(sum(storage.nbytes() for storage in storages))
     out.with_suffix(f".{place.rank}").write_text(" ".join(map(str, counts)))
 
 
@@ -146,8 +148,6 @@ def test_two_ranks_with_parts_train_and_return_as_two_with_whole_models(tmp_path
 @pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_trained_makes_no_difference(tmp_path: Path, form: str) -> None:
-    if FORMS[form].get("model__quantize") and not splits_integers():
-        pytest.skip("this version of torch cannot split quantized weights")
     runs = both(tmp_path, train__steps=5, eval__every=2, **FORMS[form])
     assert in_ranks(2, play_all, runs, {}) == [0, 0]
     require_alike(runs)

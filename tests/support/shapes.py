@@ -32,9 +32,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "32b": {"hidden_size": 5120, "intermediate_size": 27648, "num_hidden_layers": 64,
             "num_attention_heads": 40, "num_key_value_heads": 8, "vocab_size": 152064,
             "tie_word_embeddings": False},
+    "70b-4": {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 4,
+              "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 128256,
+              "tie_word_embeddings": False},
 }  # fmt: skip
-"""Llama-3.2-1B, SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-3B, Llama-3.1-8B, Qwen2.5-14B and
-Qwen2.5-32B, but random."""
+"""Llama-3.2-1B, SmolLM2-135M, Qwen2.5-0.5B, Llama-3.2-3B, Llama-3.1-8B, Qwen2.5-14B, Qwen2.5-32B,
+and Llama-3.1-70B with 4 of its 80 layers, but random."""
 
 
 def random_llama(

@@ -7,7 +7,7 @@ storage counted; the numbers below are the tensors that were alive at the peaks.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..fast_mode import why_not_fast
 from ..schema import RunConfig
@@ -24,6 +24,7 @@ from .limits import (
     graph_elements_per_token,
     whole_tiles,
 )
+from .sharding import NOTHING_GATHERED, Gathered, splits_ends
 
 FUSED_TOKENS, FUSED_VOCABULARY = 4096, 32_768
 """Largest tile of logits, tokens and vocabulary, in the fused head that next-token training uses
@@ -60,11 +61,13 @@ class Moment:
     activations: float
     logits: float
     dequantized: float
+    gathered: float = 0
+    """What FSDP has gathered."""
 
     @property
     def total(self) -> float:
-        """Sum of the three terms."""
-        return self.activations + self.logits + self.dequantized
+        """Sum of the terms."""
+        return self.activations + self.logits + self.dequantized + self.gathered
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,8 @@ class MicroBatchShape:
     sequences: int
     fast: bool = False
     """Whether it runs in CUDA graphs, with fused layers."""
+    gathered: Gathered = NOTHING_GATHERED
+    """What FSDP gathers."""
 
     @property
     def tokens(self) -> int:
@@ -90,16 +95,19 @@ class MicroBatchShape:
 
     def fullest(self) -> Moment:
         """Return the moment at which the most memory is alive."""
-        return max(self._moments(), key=lambda moment: moment.total)
+        at_loss, logits, head = self._loss()
+        above, split = self._above(), self.gathered
+        moments = [replace(one, gathered=split.in_layers) for one in self._in_layers()]
+        moments.append(Moment(above + at_loss, logits, head, split.at_loss))
+        return max(moments, key=lambda moment: moment.total)
 
-    def _moments(self) -> list[Moment]:
-        """Return the moments at which memory may peak, within layers and around the loss."""
+    def _in_layers(self) -> list[Moment]:
+        """Return the moments at which memory may peak within layers."""
         tokens, arch, number = self.tokens, self.arch, self.number
         below, layer = self._below(), self._layer_bytes(whole=self._whole > 0)
         gradients = tokens * (3 if arch.traits.scaled_residuals else 2) * number * arch.hidden
         largest = max(i * o for i, o in arch.linears.values())
         dequantized = number * largest if self.config.model.quantize != "none" else 0
-        at_loss, logits, head = self._loss()
         return [
             *self._in_mlp(below + layer + gradients, dequantized),
             Moment(below + layer + self._norm_at_end(), 0, 0),
@@ -109,7 +117,6 @@ class MicroBatchShape:
                 below + layer - self._mlp() + self._score_count * self._score_gradient_bytes, 0, 0
             ),
             Moment(self._above() + tokens * NORM_MOMENT * arch.hidden, 0, 0),
-            Moment(self._above() + at_loss, logits, head),
             # Another micro-batch is embedded without a graph while all kept graphs are alive.
             Moment(self._kept() * self._kept_graph() + self._passing(), 0, dequantized),
         ]
@@ -376,6 +383,7 @@ class MicroBatchShape:
             or arch.sees_images
             or (arch.mixture is not None and config.train.router_aux_loss != 0)
             or self._targets_head
+            or (config.train.shards and splits_ends(config))
         )
 
     def _rows_in_head(self) -> float:

@@ -16,7 +16,14 @@ from ..sections.optimizers import TrainedTensor, state_bytes
 from .activation_memory import MicroBatchShape, Moment, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
-from .sharding import casts_at_once, gathered_bytes, gradient_copies, parts, split_weights
+from .sharding import (
+    Gathered,
+    casts_at_once,
+    gathered_bytes,
+    gradient_copies,
+    parts,
+    split_weights,
+)
 from .streaming import Streamed, streamed_bytes
 
 __all__ = [
@@ -176,8 +183,10 @@ def estimate_memory(
     average_bytes, adapter_bytes = average_bytes // split, adapter_bytes // split
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
     copies = gradient_copies(config, graphs=graphs)
-    moment = _fullest(config, arch, formats, trained, graphs=graphs)
-    workspace = gathered + casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
+    moment = _fullest(config, arch, formats, trained, gathered, graphs=graphs)
+    workspace = (
+        moment.gathered + casts + moment.dequantized + WORKSPACE_BYTES[device] * (1 + graphs)
+    )
     streamed = _streamed(config, arch, formats)
     whole += streamed.host if device == "cpu" else 0  # the slots are beside the weights there
     held = whole + kept + adapter_bytes * (1 + copies) + average_bytes + optimizer - paged
@@ -209,7 +218,13 @@ def estimate_memory(
 
 
 def _fullest(
-    config: RunConfig, arch: Architecture, formats: _Formats, trained: int, *, graphs: bool
+    config: RunConfig,
+    arch: Architecture,
+    formats: _Formats,
+    trained: int,
+    gathered: Gathered,
+    *,
+    graphs: bool,
 ) -> Moment:
     """Return the moment of a micro-batch at which the most memory is alive."""
     return MicroBatchShape(
@@ -220,6 +235,7 @@ def _fullest(
         0 if config.adapter.kind == "none" else trained // arch.layers,
         sequences_per_micro_batch(config),
         graphs,
+        gathered,
     ).fullest()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from ..schema import RunConfig
 from .architecture import Architecture
 
@@ -34,16 +36,30 @@ def gradient_copies(config: RunConfig, *, graphs: bool) -> int:
     return 2 if train.ranks > 1 and not graphs and not train.shards else 1
 
 
+@dataclass(frozen=True)
+class Gathered:
+    """Bytes of whole weights and their gradients on a rank; all 0 without FSDP."""
+
+    in_layers: float = 0
+    """While a layer runs backward: that layer and the next one, and ends that are trained."""
+    at_loss: float = 0
+    """While the loss is computed: the output head, and what a layer leaves until the next one."""
+
+
+NOTHING_GATHERED = Gathered()
+
+
 def gathered_bytes(
     config: RunConfig,
     arch: Architecture,
     trained: int,
     frozen_bytes: tuple[float, int],
     trained_bytes: int,
-) -> float:
-    """Return the bytes of gathered weights and their gradients on a rank; 0 without FSDP.
+) -> Gathered:
+    """Return the bytes of gathered weights and their gradients on a rank.
 
-    Embeddings, output head and final norm stay gathered from the forward to the backward pass.
+    A frozen embedding is whole while tokens are embedded, and a frozen head while the loss is
+    computed. Trained ones, and the final norm, stay gathered from the forward to the backward pass.
 
     Args:
         config: The run.
@@ -53,17 +69,28 @@ def gathered_bytes(
         trained_bytes: Bytes of a trained weight.
     """
     if not config.train.shards:
-        return 0
+        return NOTHING_GATHERED
     layer, ends = arch.linear_params / arch.layers, arch.other_params
-    if config.adapter.kind == "none":
-        moved = layer * trained_bytes
-        at_ends = 0 if isinstance(config.train.layers, int) else ends * trained_bytes
-        weights = ends * trained_bytes + LAYERS_AT_ONCE * moved
+    in_linear, elsewhere = frozen_bytes
+    if config.adapter.kind != "none":
+        moved = trained / arch.layers * trained_bytes
+        held = layer * in_linear + moved
     else:
-        moved, at_ends = trained / arch.layers * trained_bytes, 0
-        in_linear, elsewhere = frozen_bytes
-        weights = ends * elsewhere + LAYERS_AT_ONCE * (layer * in_linear + moved)
-    return weights + GRADIENTS_AT_ONCE * (moved + at_ends)
+        moved = held = layer * trained_bytes
+    running = LAYERS_AT_ONCE * held + GRADIENTS_AT_ONCE * moved
+    if splits_ends(config):
+        return Gathered(running, arch.vocabulary * arch.hidden * elsewhere + held)
+    frozen = config.adapter.kind != "none"
+    kept = ends * (elsewhere if frozen else trained_bytes * (1 + GRADIENTS_AT_ONCE))
+    return Gathered(running + kept, running + kept)
+
+
+def splits_ends(config: RunConfig) -> bool:
+    """Whether embedding and output head are frozen, so that they are whole only while in use."""
+    if config.adapter.kind == "none":
+        return isinstance(config.train.layers, int)
+    targets = config.adapter.targets if isinstance(config.adapter.targets, list) else []
+    return not {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
 
 
 def casts_at_once(config: RunConfig, arch: Architecture, trained: int) -> float:

@@ -83,12 +83,21 @@ class RankAgreement:
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every rank, ordered by rank."""
-        found: list[bytes] = [b""] * self.world_size
-        dist.all_gather_object(found, data, group=self._group)
-        return found
+        sizes = torch.empty(self.world_size, 1, dtype=torch.int64)
+        own = torch.tensor([len(data)], dtype=torch.int64)
+        dist.all_gather(list(sizes.unbind()), own, group=self._group)
+        # All ranks send as many bytes as the one with the most has.
+        padded = torch.zeros(max(1, int(sizes.max())), dtype=torch.uint8)
+        if data:
+            padded[: len(data)].copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        every = torch.empty(self.world_size, len(padded), dtype=torch.uint8)
+        dist.all_gather(list(every.unbind()), padded, group=self._group)
+        return [
+            row[:size].numpy().tobytes()
+            for row, size in zip(every, sizes.flatten().tolist(), strict=True)
+        ]
 
     def errors(self, error: str | None) -> list[str]:
         """Return the errors of all ranks, each with its rank; empty if there is none."""
-        found: list[str | None] = [None] * self.world_size
-        dist.all_gather_object(found, error, group=self._group)
-        return [f"rank {rank}: {text}" for rank, text in enumerate(found) if text]
+        found = self.gather((error or "").encode(errors="backslashreplace"))
+        return [f"rank {rank}: {text.decode()}" for rank, text in enumerate(found) if text]

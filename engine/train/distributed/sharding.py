@@ -17,16 +17,14 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, Shard
-from torch.torch_version import TorchVersion
 
 from ...errors import ModelError
 from ...model.hidden import backbone_of
-from ..patches import keep_quant_states
+from ..patches import keep_quant_states, store_as_floats
+from .split_ends import SplitEnds
 
 _PLACEMENTS = (Shard(0),)
 """Weights are split by their first dimension."""
-INTEGERS_SINCE = "2.13"
-"""First tested version of torch that splits weights of integers; 2.11 cannot."""
 _CLIP_EPSILON = 1e-6
 """Added to the norm in the factor of clipping, as in `torch.nn.utils.clip_grad_norm_`."""
 
@@ -62,7 +60,10 @@ class ShardedModel:
         names = _names_of(model, trained)
         self._shapes = {saved: trained[saved].shape for saved in names}
         keep_quant_states(model, device)
-        _shard(model, whole)
+        store_as_floats(model)
+        self.ends = SplitEnds(model, device, self._mesh.get_group())
+        """Embedding and output head, if they are frozen."""
+        _shard(model, whole, self.ends.parameters)
         parameters = dict(model.named_parameters())
         self._sharded: dict[str, Any] = {s: parameters[name] for s, name in names.items()}
         self.weights = {name: _part(parameter) for name, parameter in self._sharded.items()}
@@ -192,28 +193,22 @@ def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]
     return {saved: known[id(tensor)] for saved, tensor in trained.items()}
 
 
-def splits_integers() -> bool:
-    """Whether this version of torch can split weights of integers, which quantized ones are."""
-    return bool(TorchVersion(torch.__version__.split("+")[0]) >= TorchVersion(INTEGERS_SINCE))
-
-
 def require_divisible(model: nn.Module) -> None:
-    """Refuse quantized weights where torch cannot split them.
+    """Refuse weights of integers, which torch's FSDP cannot split.
 
     Raises:
-        ModelError: torch is too old, and the model has such weights.
+        ModelError: the model has such a weight.
     """
     whole = next((n for n, p in model.named_parameters() if not p.is_floating_point()), None)
-    if whole is not None and not splits_integers():
+    if whole is not None:
         raise ModelError(
-            f"train.strategy: fsdp cannot split the quantized weight {whole} with torch "
-            f"{torch.__version__}; install torch {INTEGERS_SINCE} or newer, or set "
+            f"train.strategy: fsdp cannot split the weight {whole}, which has integers; set "
             "train.strategy: ddp or model.quantize: none"
         )
 
 
-def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split a model in place: its decoder layers each, and all other weights together.
+def _shard(model: nn.Module, mesh: DeviceMesh, ignored: set[nn.Parameter]) -> None:
+    """Split a model in place: its decoder layers each, and all others but `ignored` together.
 
     Raises:
         ModelError: a weight cannot be split.
@@ -222,7 +217,7 @@ def _shard(model: nn.Module, mesh: DeviceMesh) -> None:
     try:
         for layer in _layers(model):
             fully_shard(layer, mesh=mesh)
-        fully_shard(model, mesh=mesh)
+        fully_shard(model, mesh=mesh, ignored_params=ignored)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise ModelError(
             f"train.strategy: fsdp cannot split this model: {error}; set train.strategy: ddp"

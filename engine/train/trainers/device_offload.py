@@ -87,9 +87,10 @@ class DeviceOffload:
         return [s for s in found.values() if s.nbytes() and s.resizable()]
 
     def _tensors(self) -> Iterator[Tensor]:
-        parameters: Iterator[Any] = self._model.parameters()
+        sharded, parameters = self._trainer.sharded, self._model.parameters()
+        yield from sharded.ends.parts if sharded is not None else ()
         for parameter in parameters:
-            yield parameter if self._trainer.sharded is None else parameter.to_local()
+            yield parameter.to_local() if hasattr(parameter, "to_local") else parameter
             yield from _tensors_in(getattr(parameter, "quant_state", None))
         yield from self._model.buffers()
         yield from (v for v in live_tensors(self._trainer.optimizer) if not _paged(v))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from peft import PeftModel
@@ -68,10 +68,12 @@ class EagerTextForward(EagerForward):
         own_head: nn.Module | None,
         label_smoothing: float,
         focal: float = 0.0,
+        head_kept: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         super().__init__(model, fact)
         self._hidden = hidden
         self._own_head = own_head
+        self._head_kept = head_kept
         self._label_smoothing, self._focal = label_smoothing, focal
 
     def __call__(
@@ -92,16 +94,17 @@ class EagerTextForward(EagerForward):
         rest = {name: value for name, value in inputs.items() if name not in own}
         if "balance" in wants:
             rest["output_router_logits"] = True
-        outputs = model(**rest, use_cache=False, logits_to_keep=1)
-        hidden = self._hidden.take()
-        ce_sum, _ = selected_cross_entropy(
-            hidden,
-            inputs["labels"],
-            self._own_head,
-            smoothing=self._label_smoothing,
-            focal=self._focal,
-            weights=token_weights(inputs),
-        )
+        with self._head_kept():
+            outputs = model(**rest, use_cache=False, logits_to_keep=1)
+            hidden = self._hidden.take()
+            ce_sum, _ = selected_cross_entropy(
+                hidden,
+                inputs["labels"],
+                self._own_head,
+                smoothing=self._label_smoothing,
+                focal=self._focal,
+                weights=token_weights(inputs),
+            )
         states: dict[Want, Tensor] = {"ce": ce_sum, "hidden": hidden}
         return states | {"balance": outputs.aux_loss} if "balance" in wants else states
 

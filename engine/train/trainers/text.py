@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -59,6 +60,8 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         own = own or label_smoothing > 0 or focal > 0 or balance_weight > 0 or self.weighted
         own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
         own = own or sees_images(base.config)
+        frozen = not any(parameter.requires_grad for parameter in head.parameters())
+        own = own or (self.recipe.shards and frozen)  # TRL's head needs its weight again later
         self._own_head = head if own else None
         if self._own_head is None:
             give_states_for_head(self.model)  # TRL's head takes them as they are
@@ -123,7 +126,12 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             own_head=self._own_head,
             label_smoothing=self._label_smoothing,
             focal=self._focal,
+            head_kept=self._head_kept,
         )
+
+    def _head_kept(self) -> AbstractContextManager[None]:
+        """Return a context in which a split head stays whole once it is used."""
+        return nullcontext() if self.sharded is None else self.sharded.ends.kept()
 
 
 def text_trainer(

@@ -38,7 +38,7 @@ def test_the_last_layer_keeps_everything_if_any_layer_does(
     whole_layers: int, keeps_all: bool
 ) -> None:
     sized = shape(memory="lean", activation_checkpointing=True, whole_layers=whole_layers)
-    down, gate, *_ = (moment.activations for moment in sized._moments())
+    down, gate, *_ = (moment.activations for moment in sized._in_layers())
     layer = sized._layer_bytes(whole=keeps_all)
     assert layer != sized._layer_bytes(whole=not keeps_all)
     gradients, inner = 64 * 2 * 2 * 64, 64 * 2 * 128
@@ -49,9 +49,9 @@ def test_the_last_layer_keeps_everything_if_any_layer_does(
 def test_a_first_pass_runs_while_all_kept_graphs_are_alive() -> None:
     sized = shape("contrastive", accumulate=8, activation_checkpointing=True)
     assert sized._kept() == 8
-    first_pass = sized._moments()[-1].activations
+    first_pass = sized._in_layers()[-1].activations
     assert first_pass == 8 * sized._kept_graph() + 64 * 2 * (4 * 128 + 6 * 64)
-    assert shape()._moments()[-1].activations == 64 * 2 * (4 * 128 + 6 * 64)
+    assert shape()._in_layers()[-1].activations == 64 * 2 * (4 * 128 + 6 * 64)
 
 
 def test_the_backward_pass_of_eager_attention_needs_twice_the_scores() -> None:
