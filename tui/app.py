@@ -22,7 +22,7 @@ from textual.command import Provider
 from textual.driver import Driver
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
-from textual.theme import Theme, ThemeProvider
+from textual.theme import Theme
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.commands import AnyCommand
@@ -32,7 +32,7 @@ from .actions import bindings, keyed, rebound
 from .app_base import AppBase
 from .connection.run_list import RunListing
 from .messages import DeliveriesWaiting, ListeningEnded, TextLineResized
-from .palette import ActionCommands
+from .palette import ActionCommands, ThemeCommands
 from .preferences import Preferences, keep_theme, note_seen, user_preferences
 from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
@@ -387,7 +387,7 @@ class FttuiApp(AppBase):
     def choose_theme(self) -> None:
         """Open the list of themes; the one that the user chooses is kept in the user's file."""
         if not isinstance(self.screen, Palette):
-            chosen = Palette(providers=[ThemeProvider], placeholder="Search for themes…")
+            chosen = Palette(providers=[ThemeCommands], placeholder="Search for themes…")
             self.push_screen(chosen)
 
     def _keep_theme(self, theme: Theme) -> None:

@@ -1,4 +1,4 @@
-"""The command palette's entries, generated from the action table; each is one line."""
+"""The entries of the command palette, from the action table, and of the list of themes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import cast
 
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.content import Content
+from textual.theme import ThemeProvider
 
 from .action_words import by_task, relevance
 from .actions import Action, label_of, why_not
 from .app_base import AppBase
-from .widgets.text_line import ACCENT, DIM, assemble
+from .widgets.text_line import ACCENT, BOLD, DIM, assemble
 
 _MARGIN = 6
 """Columns of the palette beside an entry: padding and scroll bar."""
@@ -61,6 +62,27 @@ class ActionCommands(Provider):
             score = relevance(action, query) or 0.4 * matcher.match(action.label)
             if score > 0:
                 yield Hit(score, self._line(action), self._run(action), text=action.label)
+
+
+class ThemeCommands(ThemeProvider):
+    """Provides the themes by name; the one in use is marked, in words and by a sign."""
+
+    def _line(self, name: str) -> Content:
+        if name != self.app.theme:
+            return assemble(f"  {name}")
+        return assemble(("● ", ACCENT), (name, BOLD), ("   in use", DIM))
+
+    async def discover(self) -> Hits:
+        """Yield all themes by name."""
+        for name, choose in self.commands:
+            yield DiscoveryHit(self._line(name), choose, text=name)
+
+    async def search(self, query: str) -> Hits:
+        """Yield the themes whose names are like the query."""
+        matcher = self.matcher(query)
+        for name, choose in self.commands:
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, self._line(name), choose, text=name)
 
 
 def entry(label: str, words: str, key: str, width: int) -> Content:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from ..config.schema import TrainConfig
@@ -74,6 +75,18 @@ def one_cycle(step: int, *, steps: int, warmup: int, floor: float) -> float:
     if step < warmup:
         return _between(ONE_CYCLE_START, 1.0, step / warmup)
     return _between(1.0, floor, min(1.0, (step - warmup) / max(1, steps - warmup)))
+
+
+@dataclass(frozen=True)
+class PlannedSteps:
+    """The end of a schedule: its last step, and the rate that it falls to."""
+
+    steps: int
+    floor: float
+
+    def rate(self, rest: RestOfSchedule, step: int) -> float:
+        """Return the rate of a replaced schedule after a number of finished steps."""
+        return rest_of_schedule(rest, step, self.steps, self.floor)
 
 
 def rest_of_schedule(rest: RestOfSchedule, step: int, steps: int, floor: float) -> float:

@@ -40,6 +40,7 @@ from ..protocol.settings import (
     mix_text,
     schedule_text,
     why_not_mixed,
+    why_without_effect,
 )
 
 _ROUNDING = 1e-9
@@ -60,6 +61,8 @@ class SettingsContext:
     """Returns why the samples with these ids cannot all be kept out; empty if they can."""
     sources: Sequence[str] = ()
     """Names of the sources of the training data."""
+    total_steps: int = 0
+    """Planned optimizer steps; 0 if they are not known."""
 
 
 @dataclass(frozen=True)
@@ -283,6 +286,8 @@ def _change_schedule(
     settings: RunSettings, command: SetSchedule, context: SettingsContext
 ) -> SettingsChange:
     rest = None
+    if reason := why_without_effect(command.start, context.total_steps):
+        raise Inapplicable(reason)
     if command.shape:
         lr = context.lr_schedule if command.lr is None else command.lr
         if lr <= 0:

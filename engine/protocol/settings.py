@@ -131,6 +131,21 @@ def mix_text(weights: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {weight:g}" for name, weight in weights.items()) or "as configured"
 
 
+def why_without_effect(start: int | None, total_steps: int) -> str:
+    """Return why a schedule that begins at a step would change nothing; empty if it would.
+
+    Args:
+        start: the step; None for the present one.
+        total_steps: the planned steps of the run; 0 if they are not known.
+    """
+    if start is None or not total_steps or start < total_steps:
+        return ""
+    return (
+        f"got from={start}, but the run ends after step {total_steps:,}, so the schedule would "
+        f"have no effect; give a step from 0 to {total_steps - 1:,}"
+    )
+
+
 def why_not_mixed(weights: Mapping[str, float], names: Sequence[str]) -> str:
     """Return why the sources with these names cannot be mixed by weights; empty if they can."""
     twice = sorted({name for name in names if list(names).count(name) > 1})

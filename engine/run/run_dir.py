@@ -16,6 +16,7 @@ import msgspec
 
 from ..errors import ConfigError, NewerRun, NoSuchRun
 from .folder.open_folder import OpenFolder, read_plain
+from .processes.identity import ProcessIdentity, current_identity
 
 SMALL_FILE_BYTES = 4 * 2**20
 """Largest size of the small files of a run folder: identity, marks, configurations, reports."""
@@ -45,6 +46,10 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """Format of the run folder; 1 where it is missing, as in folders of the first versions."""
     job: str = ""
     """Name of the cluster's job that created the run; empty without one."""
+    creator_pid: int = 0
+    """Id of the process that created the run, and then starts its engine; 0 if unknown."""
+    creator: ProcessIdentity | None = None
+    """The identity of that process; None in folders of older versions."""
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -295,6 +300,8 @@ def create_run(
         script=origin.script,
         format=FORMAT,
         job=origin.job,
+        creator_pid=os.getpid(),
+        creator=current_identity(),
     )
     run.write(run.source_config, source.encode())
     run.write(run.config, resolved.encode())

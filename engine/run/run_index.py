@@ -23,12 +23,14 @@ from .journal import FrameReader, read_past_damage, valid_frames
 from .journal_summary import JournalSummary, summarize_records
 from .known_runs import known_runs
 from .processes.marks import read_engine_status
-from .run_dir import RunDirectory, require_runs_folder
+from .run_dir import RunDirectory, require_runs_folder, resume_command
 
 _TAIL_BYTES = 256 * 1024
 LISTING = "fttui ls"
 """The command that lists the runs of this machine."""
 
+NEVER_STARTED = "did not start"
+"""The state of a run whose engine was never started, as it is listed."""
 _TIME = re.compile(r"-\d[\d-]*$")
 """The date and time at the end of a run's id."""
 
@@ -55,6 +57,13 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     price: Price | None = None
     unreadable: str = ""
     """Why nothing is known about the run; empty if it could be read."""
+    never_started: bool = False
+    """Whether the process that created it ended before it started an engine."""
+
+    @property
+    def state_text(self) -> str:
+        """The state as it is listed."""
+        return NEVER_STARTED if self.never_started else self.state.value
 
 
 def list_runs(root: Path) -> list[RunSummary]:
@@ -239,6 +248,7 @@ def summarize(run: RunDirectory) -> RunSummary:
     newest = journal.newest
     engine = read_engine_status(run)
     state = journal.status.state(engine)
+    never = engine.never_started and journal.status.reported is None
     return RunSummary(
         id=run.id,
         name=identity.name,
@@ -251,7 +261,8 @@ def summarize(run: RunDirectory) -> RunSummary:
         timeline=journal.timeline,
         loss=journal.loss,
         last_time=newest.time if newest else None,
-        error=journal.status.error,
+        error=f"start it with: {resume_command(run.id)}" if never else journal.status.error,
+        never_started=never,
         usage=journal.used,
         price=journal.tally.price,
     )

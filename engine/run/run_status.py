@@ -29,6 +29,9 @@ class EngineStatus:
     after_seq: int | None = None
     """Sequence number of the newest record before this engine; None if it is not known."""
 
+    never_started: bool = False
+    """Whether the process that created the run ended before it started an engine."""
+
     @property
     def known(self) -> bool:
         """Whether any engine has worked on the run."""
@@ -98,7 +101,8 @@ class LifecycleStatus:
     def state(self, engine: EngineStatus) -> RunState:
         """Return the state to show, from the last reported one and whether the engine lives."""
         reported = None if self._superseded_by(engine) else self.reported
-        return current_state(reported, engine_known=engine.known, engine_alive=engine.alive)
+        known = engine.known or engine.never_started
+        return current_state(reported, engine_known=known, engine_alive=engine.alive)
 
     def _superseded_by(self, engine: EngineStatus) -> bool:
         """Whether the engine process started after every event that was added."""

@@ -17,9 +17,9 @@ from torch import nn
 from ..config.checks.budget import budget_of, price_of
 from ..config.schema import RunConfig
 from ..core.memory_watch import MemoryPlanCheck
-from ..core.schedules import rest_of_schedule
+from ..core.schedules import PlannedSteps
 from ..protocol.events import AnomalyResolved, RolledBack
-from ..protocol.settings import RestOfSchedule, RunSettings
+from ..protocol.settings import RunSettings
 from ..protocol.states import RunState
 from ..protocol.usage.amounts import Usage
 from ..run.checkpoint_store import CheckpointStore, Manifest
@@ -322,7 +322,7 @@ def open_control(
         norm_percentile=monitor.norm_percentile,
         why_not_kept_out=why_not_kept_out,
         sources=sources,
-        rest_of_schedule=_rest_of_schedule(config),
+        planned=_planned_steps(config),
         store=store,
     )
     left_over = queue.left_over(start.control_seq, start.history.answered)
@@ -332,12 +332,10 @@ def open_control(
     return control
 
 
-def _rest_of_schedule(config: RunConfig) -> Callable[[RestOfSchedule, int], float] | None:
-    """Return the rate of a replaced schedule by the finished steps; None without planned steps."""
+def _planned_steps(config: RunConfig) -> PlannedSteps | None:
+    """Return the end of the schedule; None without planned steps."""
     train = config.train
-    if train.steps is None:
-        return None
-    return partial(rest_of_schedule, steps=train.steps, floor=train.lr * train.lr_floor)
+    return None if train.steps is None else PlannedSteps(train.steps, train.lr * train.lr_floor)
 
 
 class Controlled(NamedTuple):

@@ -121,7 +121,7 @@ def print_runs(runs: list[RunSummary], *, numbered: bool = False) -> None:
     runs = [replace(run, id=one_line(run.id), error=one_line(_first(run.error))) for run in runs]
     width = max((len(run.id) for run in runs), default=3)
     gap = " " * 4 if numbered else ""
-    say(f"{gap}{'RUN':<{width}}  {'STATE':<12}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
+    say(f"{gap}{'RUN':<{width}}  {'STATE':<13}  {'STEP':>13}  {'LOSS':>8}  LAST EVENT")
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for index, run in enumerate(runs, 1):
         place = f"{index:>2}  " if numbered else ""
@@ -134,13 +134,13 @@ def _first(text: str) -> str:
 
 def _row(run: RunSummary, width: int, now: float) -> str:
     if run.unreadable:
-        return f"{run.id:<{width}}  {'unreadable':<12}  {one_line(run.unreadable)}"
+        return f"{run.id:<{width}}  {'unreadable':<13}  {one_line(run.unreadable)}"
     step = f"{run.step:,}/{run.total_steps:,}" if run.total_steps else f"{run.step:,}"
     last = f"{fmt.duration(now - run.last_time)} ago" if run.last_time else "none"
     error = f"  {run.error}" if run.error else ""
     error = error or (f"  on {run.engine_host}" if run.engine_host else "")
     loss = fmt.number(run.loss)
-    return f"{run.id:<{width}}  {run.state.value:<12}  {step:>13}  {loss:>8}  {last}{error}"
+    return f"{run.id:<{width}}  {run.state_text:<13}  {step:>13}  {loss:>8}  {last}{error}"
 
 
 def _plain(summary: RunSummary) -> Any:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from fttui.engine.errors import ConfigError, NoSuchRun
 from fttui.engine.run.run_dir import RunDirectory, runs_root
@@ -24,7 +28,18 @@ else:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that accepts options between the words of `ctl` and of `race`."""
+    """An argument parser that accepts options between the words of `ctl` and of `race`.
+
+    Its errors say what was given, what is expected, and where the help is.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong with the command line and the next step; exit with code 2."""
+        known = [option for action in self._actions for option in action.option_strings]
+        name, _, _ = self.prog.partition(" ")
+        usage = " ".join(self.format_usage().removeprefix("usage: ").split())
+        warn(f"{name}: {in_house_form(message, known, usage)}; see: {self.prog} --help")
+        self.exit(2)
 
     def parse_known_args(  # type: ignore[override]  # typeshed knows overloads only
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
@@ -35,7 +50,63 @@ class Parser(argparse.ArgumentParser):
             if hasattr(found, name) and not any(_is_option(word) for word in rest):
                 setattr(found, name, [*getattr(found, name), *rest])
                 rest = []
+        if rest and " " in self.prog:  # here, because the parser of all commands knows no option
+            self.error(f"{_UNKNOWN}: {' '.join(rest)}")
         return found, rest
+
+
+_WANTED = {"int": "a whole number", "float": "a number", "Path": "a path"}
+"""What a converter of argparse expects, by its name."""
+_FORMS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (
+        r"argument (?P<what>.+?): invalid (?P<kind>\w+) value: (?P<got>.*)",
+        lambda m: f"{m['what']}: got {m['got']}, expected {_WANTED.get(m['kind'], m['kind'])}",
+    ),
+    (
+        r"argument (?P<what>.+?): invalid choice: (?P<got>.+?) \(choose from (?P<known>.*)\)",
+        lambda m: f"{m['what']}: got {m['got']}, expected one of {m['known']}",
+    ),
+    (
+        r"argument (?P<what>.+?): expected (?P<count>.*) arguments?",
+        lambda m: f"{m['what']}: got no value, expected {m['count']}",
+    ),
+)
+"""Errors of argparse as patterns, and the same in the form of all other errors."""
+
+
+def in_house_form(message: str, known: Sequence[str] = (), usage: str = "") -> str:
+    """Return an error of argparse as what, got, expected and next step.
+
+    An unknown error stays as it is.
+
+    Args:
+        message: the error.
+        known: the options of the command, of which the most similar one is named.
+        usage: how the command is used.
+    """
+    if match := re.fullmatch(f"{_UNKNOWN}: (.*)", message, re.DOTALL):
+        near = [found for word in match[1].split() for found in get_close_matches(word, known, 1)]
+        return f"got {match[1]}, which this command does not take{_did_you_mean(near)}"
+    if match := re.fullmatch(r"the following arguments are required: (.*)", message):
+        return f"{match[1]} is missing; use: {usage}{_LISTS.get(match[1], '')}"
+    if match := re.fullmatch(
+        r"argument COMMAND: invalid choice: (.+?) \(choose from (.*)\)", message
+    ):
+        near = get_close_matches(match[1].strip("'"), re.findall(r"[\w-]+", match[2]), 1)
+        return f"got {match[1]}, which is no command{_did_you_mean(near)}"
+    for pattern, form in _FORMS:
+        if match := re.fullmatch(pattern, message, re.DOTALL):
+            return form(match)
+    return message
+
+
+_UNKNOWN = "unrecognized arguments"
+_LISTS = {"RUN": "; list the runs with: fttui ls"}
+"""How to find a value for a required argument, by its name."""
+
+
+def _did_you_mean(near: Sequence[str]) -> str:
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _is_option(word: str) -> bool:
@@ -153,6 +224,22 @@ def at_least_one(text: str) -> int:
 def say(text: str, *, flush: bool = True) -> None:
     """Print a text; control characters in it are shown as escapes."""
     print(escape_control_characters(text), flush=flush)
+
+
+def say_wrapped(text: str) -> None:
+    """Print a sentence as `say` does; on a terminal no word and no value is broken over two lines.
+
+    It is not for commands to copy, which a terminal copies whole if it breaks the line itself.
+    """
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    say("\n".join(wrapped(text, width)) if width else text)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a sentence as lines of at most `width` cells, a number together with its unit."""
+    kept = re.sub(r"(?<=\d) (?=[KMGT]iB\b|%|s\b)", "\N{NO-BREAK SPACE}", text)
+    rows = textwrap.wrap(kept, max(width, 20), break_long_words=False, break_on_hyphens=False)
+    return [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows] or [""]
 
 
 def warn(text: str) -> None:

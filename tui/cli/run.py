@@ -17,7 +17,15 @@ from ..text.format import plural
 from .attach import open_app, require_terminal
 from .check import look_into_data
 from .cluster.place import Cluster, add_nodes, cluster_of, require_launch
-from .options import Commands, add_accept_changed, add_runs_dir, add_trust_code, name_and_step, say
+from .options import (
+    Commands,
+    add_accept_changed,
+    add_runs_dir,
+    add_trust_code,
+    name_and_step,
+    say,
+    say_wrapped,
+)
 from .preflight.extras import require_package, require_trackers
 from .preflight.plan import divided_by_length, fitted
 from .preflight.start_adapter import with_start_adapter
@@ -183,7 +191,7 @@ def _started(
             options.config,
             overrides,
             force=options.force,
-            say=say,
+            say=say_wrapped,
             runs_dir=options.runs_dir,
             plain=options.headless,
             before_data=lambda config: ahead.begin(config, cluster.launch),

@@ -113,9 +113,11 @@ def _harmless(state: AppState, command: AnyCommand) -> Iterator[str]:
             yield f"Measures where the time of {them} goes; training is not affected."
             yield "The system screen shows the result."
         case FindCulprits():
-            yield "Repeats the steps since the checkpoint before the anomaly, and then its step"
-            yield "with some samples replaced. If these are not the cause, it searches up to 8"
-            yield "earlier steps in the same way. Training waits, and its state is restored."
+            yield (
+                "Repeats the steps since the checkpoint before the anomaly, and then its step with "
+                "some samples replaced. If these are not the cause, it searches up to 8 earlier "
+                "steps in the same way. Training waits, and its state is restored."
+            )
         case SaveCheckpoint(pin=pin):
             kept = ", which is never removed" if pin else ""
             yield f"Writes a checkpoint at step {run.step:,}{kept}."

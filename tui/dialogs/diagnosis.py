@@ -16,7 +16,7 @@ from fttui.engine.protocol.event_parts import RecommendedCommand
 
 from ..view_model.incidents.incident import Advice, Incident
 from ..view_model.run_view import RunView
-from .incident_text import alarm_lines, done, ending, headline
+from .incident_text import Answer, alarm_lines, answers, ending, headline
 
 _ACTIONS = re.compile(r"^Recommended (commands|actions)", re.IGNORECASE)
 _PLOT = re.compile(r"```text\n(.*?)\n```", re.DOTALL)
@@ -48,8 +48,8 @@ class Diagnosis:
     """Loss and gradient norm around the alarm as lines of text; empty without a report."""
     actions: tuple[Advice, ...]
     """The commands that can be sent for it, best first."""
-    done: tuple[str, ...]
-    """What was done about it, a sentence each."""
+    answers: tuple[Answer, ...]
+    """What was done about it, and what was proposed."""
     sections: tuple[FoldedPart, ...]
 
 
@@ -72,7 +72,7 @@ def diagnose(run: RunView, incident: Incident, reports: Mapping[str, str]) -> Di
         what=" ".join(_PLOT.sub("", text).split()),
         plot=plot[1] if plot else "",
         actions=(*incident.advice, *_search(incident, main)),
-        done=tuple(done(incident)),
+        answers=tuple(answers(incident)),
         sections=(*kept, alarms, *_others(incident, reports)),
     )
 
@@ -118,8 +118,10 @@ def to_markdown(found: Diagnosis) -> str:
         numbered = enumerate(found.actions, 1)
         lines += ["", "## What to do", ""]
         lines += [f"{n}. `{a.way.text}`{': ' if a.way.why else ''}{a.way.why}" for n, a in numbered]
-    if found.done:
-        lines += ["", "## What was done", "", _list(list(found.done))]
+    if found.answers:
+        rows = [answer.line for answer in found.answers]
+        done = any(answer.label == "done" for answer in found.answers)
+        lines += ["", f"## What was {'done' if done else 'proposed or tried'}", "", _list(rows)]
     for section in found.sections:
         lines += ["", f"## {section.title}", "", section.markdown]
     return "\n".join(lines) + "\n"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from fttui.engine.protocol.commands import Rollback
+from fttui.engine.protocol.commands import Propose, Rollback, recorded_command
 
 from ..text import format as fmt
 from ..view_model.branches import value_on
 from ..view_model.incidents.alarm import Anomaly
-from ..view_model.incidents.fold import METRICS
+from ..view_model.incidents.fold import METRICS, treats
 from ..view_model.incidents.incident import Incident, IncidentState
 from ..view_model.incidents.peak import NAMES, MetricPeak, peak_of
-from ..view_model.interventions import Intervention
+from ..view_model.interventions import Intervention, Phase
 from ..view_model.run_view import RunView
 
 RAISED_STEPS, RAISED = 20, 1.5
@@ -115,16 +116,42 @@ def short_issuer(issuer: str) -> str:
     return issuer.split("@")[0] or "unknown"
 
 
-def done(incident: Incident) -> Iterator[str]:
-    """Yield what was done about an incident, one sentence each, oldest first."""
+@dataclass(frozen=True)
+class Answer:
+    """What somebody did about an incident, or proposed."""
+
+    label: str
+    """`done`, `proposed`, `sent`, `failed`, `rejected` or `waits`."""
+    text: str
+    """Who and what, in a sentence."""
+
+    @property
+    def line(self) -> str:
+        """The sentence, after the label unless it was done."""
+        return self.text if self.label == "done" else f"{self.label}: {self.text}"
+
+
+def answers(incident: Incident) -> Iterator[Answer]:
+    """Yield what was done about an incident, and what was only proposed or has failed."""
     for item in incident.commands:
-        yield f"{item.text} by {short_issuer(item.issuer)}: {item.outcome()}"
+        text = item.text.removeprefix("propose ")
+        yield Answer(_label(item), f"{text} by {short_issuer(item.issuer)}: {item.outcome()}")
     if not any(isinstance(i.command, Rollback) or _is_recover(i) for i in incident.commands):
         for back in incident.rollbacks:
             event = back.event
-            yield f"rolled back from {event.from_step:,} to {event.to_step:,} by the guard"
+            words = f"rolled back from {event.from_step:,} to {event.to_step:,} by the guard"
+            yield Answer("done", words)
     if (decision := incident.decision) is not None:
-        yield f"autopilot: {decision.decision} {decision.command}".rstrip()
+        label = {"act": "done", "propose": "proposed"}.get(decision.decision, "waits")
+        yield Answer(label, f"{decision.command} by the autopilot".strip())
+
+
+def _label(item: Intervention) -> str:
+    if isinstance(item.command or recorded_command(item.text), Propose):
+        return "proposed"
+    if item.phase in {Phase.FAILED, Phase.REJECTED}:
+        return item.phase.name.lower()
+    return "done" if item.phase is Phase.APPLIED else "sent"
 
 
 def _is_recover(item: Intervention) -> bool:
@@ -152,7 +179,7 @@ def ending(incident: Incident) -> str:
 
 
 def _after(incident: Incident) -> str:
-    sent = [item for item in incident.commands if item.settled]
+    sent = [item for item in incident.commands if treats(item)]
     return f"after {sent[-1].text} by {short_issuer(sent[-1].issuer)}" if sent else "by itself"
 
 

@@ -21,10 +21,11 @@ from fttui.engine.protocol.commands import (
     SetClip,
     SetLr,
     SetMix,
+    SetSchedule,
     describe_command,
     parse_command,
 )
-from fttui.engine.protocol.settings import why_not_mixed
+from fttui.engine.protocol.settings import why_not_mixed, why_without_effect
 
 from ..text.format import factor, learning_rate, number, plural
 from ..view_model.app_state import AppState
@@ -44,7 +45,7 @@ class ParsedInput:
     preview: str = ""
     error: str = ""
     needs: str = ""
-    """The hint shown when enter is pressed with nothing typed."""
+    """What is missing: shown below the input, and as an error when enter is pressed."""
     goto: int | None = None
     """A step for the cursor, instead of a command."""
     text: str | None = None
@@ -199,7 +200,15 @@ def read_recipe(text: str, run: RunView) -> ParsedInput:
         command = parse_command(text)
     except CommandError as error:
         return ParsedInput(error=str(error).split(" (usage")[0])
+    if reason := _without_effect(command, run):
+        return ParsedInput(error=reason)
     return ParsedInput(command, f"{text.strip()} from step {run.step + 1:,} on; this can be undone")
+
+
+def _without_effect(command: AnyCommand, run: RunView) -> str:
+    if not isinstance(command, SetSchedule) or run.started is None:
+        return ""
+    return why_without_effect(command.start, run.started.total_steps)
 
 
 def read_mix(text: str, run: RunView) -> ParsedInput:
@@ -248,8 +257,8 @@ def read_command(text: str, state: AppState) -> ParsedInput:
         command = parse_command(text)
     except (CommandError, ValueError) as error:
         return ParsedInput(error=str(error))
-    if unknown := _unknown(command, state):
-        return ParsedInput(error=unknown)
+    if wrong := _unknown(command, state) or _without_effect(command, state.run):
+        return ParsedInput(error=wrong)
     return ParsedInput(command, f"sends: {describe_command(command)}")
 
 

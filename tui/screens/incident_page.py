@@ -112,7 +112,7 @@ class IncidentPage(RunScreen):
         self.query_one("#curve", TextLine).put(plain(found.plot))
         self.query_one("#curve").display = bool(found.plot)
         self._show_actions(found, state)
-        past = [assemble(("done: ", DIM), text) for text in found.done]
+        past = [assemble((f"{a.label}: ", DIM), a.text) for a in found.answers]
         self.query_one("#done", TextLine).put(lines(*past))
         self.query_one("#done").display = bool(past)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from textual.content import Content
 
 from ..actions import ACTION_OF, key_of, keyed, why_not
-from ..dialogs.incident_text import cause, done, short
+from ..dialogs.incident_text import answers, cause, short
 from ..dialogs.status_text import Status, status_of
 from ..text import format as fmt
 from ..text.glyphs import SEVERITY_COLOUR, SEVERITY_SHAPE
@@ -96,7 +96,7 @@ def _card(state: AppState, incident: Incident, width: int) -> Iterator[Content]:
         yield keys
     if why := cause(state.run, incident):
         yield assemble(" " * 10, (fmt.clip_to(why, max(10, width - 10)), DIM))
-    if steps := list(done(incident)):
+    if steps := [answer.line for answer in answers(incident)]:
         yield assemble(" " * 10, (fmt.clip_to(steps[-1], max(10, width - 10)), DIM))
 
 

@@ -20,6 +20,7 @@ from ...protocol.command_kinds import (
     SkipBatches,
 )
 from ...protocol.commands import parse_command
+from ...protocol.settings import why_without_effect
 from ..fast_mode import refusal, why_not_fast
 from ..memory.streaming import why_not_streamed
 from ..schema import RunConfig
@@ -397,6 +398,9 @@ def _check_interventions(config: RunConfig) -> Iterator[Problem]:
                 f"got step {planned.step}, but the run ends after step {config.train.steps}, so "
                 f"{planned.command!r} would have no effect; remove it, or raise train.steps",
             )
+        elif isinstance(command, SetSchedule):
+            reason = why_without_effect(command.start, config.train.steps or 0)
+            yield from [Problem(key, reason)] if reason else []
 
 
 TRAINING = (

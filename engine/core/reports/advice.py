@@ -16,6 +16,8 @@ from ..recovery import MAX_ATTEMPTS, RecoveryAttempt, RecoveryForecast
 
 STAY_LR_FACTOR, CALM_LR_FACTOR = 0.5, 0.7
 """Factors on the learning rate that are recommended for continuing without a rollback."""
+PLATEAU_LOWER, PLATEAU_HIGHER = 1 / 3, 2.0
+"""Factors on the learning rate that are recommended at a plateau."""
 CALM_CLIP_SHARE = 1.5
 """The recommended clip over the upper end of the usual gradient norms."""
 
@@ -34,10 +36,22 @@ class Recommendation(msgspec.Struct, frozen=True, kw_only=True):
         return recorded_command(self.command)
 
 
+class LrRise(msgspec.Struct, frozen=True, kw_only=True):
+    """A rise of the learning rate by a command shortly before an alert."""
+
+    step: int
+    command: str
+    """The command, such as `lr scale 50`."""
+    before: float
+    """The LR scale before it."""
+
+
 class AdviceContext(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the run that the recommendations depend on."""
 
     lr_scale: float = 1.0
+    lr_rise: LrRise | None = None
+    """The newest rise of the learning rate, if it was shortly before the alert."""
     norm_high: float | None = None
     """95th percentile of recent gradient norms."""
     clip: float | None = None
@@ -158,8 +172,12 @@ def _action(command: str, why: str) -> Recommendation:
 
 
 def _after_plateau(now: AdviceContext) -> list[Recommendation]:
-    """Return three commands, first an evaluation, which shows whether the run has converged."""
-    scale = now.lr_scale * 3
+    """Return commands, first an evaluation, which shows whether the run has converged.
+
+    A loss that stays on one level may need a lower rate, which averages out the noise of batches,
+    or a higher one, if nothing was learned; a doubled rate is still far from a typing error.
+    """
+    lower, higher = now.lr_scale * PLATEAU_LOWER, now.lr_scale * PLATEAU_HIGHER
     return [
         _action(
             "eval",
@@ -167,8 +185,13 @@ def _after_plateau(now: AdviceContext) -> list[Recommendation]:
             "learned what it can.",
         ),
         _action(
-            f"lr scale {scale:.3g}",
-            "Triples the learning rate. Send it if the run has learned nothing at all so far.",
+            f"lr scale {lower:.3g}",
+            "Lowers the learning rate to a third. Send it if the loss has fallen before and now "
+            "varies about one level.",
+        ),
+        _action(
+            f"lr scale {higher:.3g}",
+            "Doubles the learning rate. Send it only if the run has learned nothing so far.",
         ),
         _action("stop", "Saves and ends the run, to keep the result or to check the data."),
     ]
@@ -232,7 +255,31 @@ def _stay_scale(now: AdviceContext) -> float:
     return min(now.lr_scale, 1.0)
 
 
+def _undo_rise(alert: Alert, now: AdviceContext, rise: LrRise) -> list[Recommendation]:
+    """Return the commands against gradients that explode after a rise of the learning rate.
+
+    The weights of the steps since then have suffered already, so that a lower rate alone does not
+    bring the loss back; an alarm calls for a recovery first.
+    """
+    since = f"after `{rise.command}` at step {rise.step}"
+    lower = _action(
+        f"lr scale {rise.before:.3g}",
+        f"Sets the learning rate back to {rise.before:.3g} × its schedule, which it had before "
+        f"`{rise.command}` at step {rise.step}, and continues with the present weights.",
+    )
+    attempt = now.recovery.attempt
+    if attempt is None:
+        return [lower]
+    recover = [
+        _action(f"recover {alert.id}", f"{_why_recover(alert, attempt)} This began {since}."),
+        _action(attempt.describe(), "Does the same at once, without the probation."),
+    ]
+    return [*recover, lower] if alert.severity == ALARM else [lower, *recover]
+
+
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
+    if now.lr_rise is not None and now.lr_rise.before < now.lr_scale:
+        return _undo_rise(alert, now, now.lr_rise)
     scale = _stay_scale(now) * CALM_LR_FACTOR
     why = f"Sets the learning rate to {scale:.3g} × its schedule and continues."
     lower = _action(f"lr scale {scale:.3g}", why)

@@ -9,7 +9,7 @@ import msgspec
 
 from ..anomaly import Alert
 from ..recovery import RecoveryForecast
-from .advice import ADVICE, AdviceContext, Recommendation, recommend
+from .advice import ADVICE, AdviceContext, LrRise, Recommendation, recommend
 from .causes import Signs, rank_causes
 from .curve_plot import CurvePoint
 from .row_losses import RowEvidence
@@ -86,6 +86,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Learning rate of this step, LR scale included."""
     lr_scale: float = 1.0
     lr_changes: list[LrChange] = []
+    lr_rise: LrRise | None = None
+    """A rise of the learning rate shortly before; the rate may have been lowered since."""
     clip: float | None = None
     clip_share: float | None = None
     """Share of recent steps that were clipped."""
@@ -165,6 +167,7 @@ def build_report(alert: Alert, evidence: Evidence) -> AnomalyReport:
     """Build the report of an alert from its evidence."""
     now = AdviceContext(
         lr_scale=evidence.lr_scale,
+        lr_rise=evidence.lr_rise,
         norm_high=evidence.grad_normal[1] if evidence.grad_normal else None,
         clip=evidence.clip,
         rollbacks=evidence.rollbacks,

@@ -10,12 +10,13 @@ import hashlib
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from ...errors import NotOwner
+from ...errors import NoSuchRun, NotOwner
 from ..files import is_alive, process_started
 from ..folder.open_folder import OpenFolder, read_plain
 from ..run_dir import SMALL_FILE_BYTES, RunDirectory
@@ -23,6 +24,9 @@ from ..run_status import EngineStatus
 from .identity import Liveness, ProcessIdentity, identity_of
 
 MAX_SOCKET_PATH_BYTES = 107
+UNMARKED_S, UNMARKED_LONG_S = 60.0, 3600.0
+"""Seconds after which a run without an engine's mark is not starting any more: since its engine was
+spawned by a process that has ended, and since its creation by a process that is not known."""
 
 
 class ProcessMark(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,7 +167,7 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
     """
     mark = read_engine(run)
     if mark is None:
-        return EngineStatus()
+        return EngineStatus(never_started=_never_started(run, time.time()))
     liveness = mark.liveness(run.journal_lock)
     elsewhere = liveness is Liveness.UNKNOWN_HOST
     return EngineStatus(
@@ -174,6 +178,23 @@ def read_engine_status(run: RunDirectory) -> EngineStatus:
         host=mark.host if elsewhere else "",
         after_seq=mark.after_seq,
     )
+
+
+def _never_started(run: RunDirectory, now: float) -> bool:
+    """Whether no engine will mark this run any more, because its creator has ended.
+
+    An engine that was spawned marks the run soon after; its log is there from the beginning. Of a
+    run of an older version the creator is not known, and one created lately may still start.
+    """
+    try:
+        identity = run.identity()
+        began = run.engine_log.stat().st_mtime if run.engine_log.exists() else 0.0
+    except (NoSuchRun, OSError):
+        return False
+    if identity.creator is None:
+        return now - identity.created > UNMARKED_LONG_S
+    ended = identity.creator.liveness(identity.creator_pid) is Liveness.EXITED
+    return ended and now - began > UNMARKED_S
 
 
 def read_endpoint(run: RunDirectory) -> Endpoint | None:

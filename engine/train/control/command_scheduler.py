@@ -335,6 +335,7 @@ class CommandScheduler:
             control.norm_percentile,
             control.why_not_kept_out,
             control.sources,
+            control.total_steps,
         )
         try:
             change = apply_setting(control.settings, command, context)

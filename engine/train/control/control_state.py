@@ -10,9 +10,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from ...core.schedules import PlannedSteps
 from ...core.settings import clip_now
 from ...protocol.commands import AnyCommand, Stop
-from ...protocol.settings import Leash, RestOfSchedule, RunSettings
+from ...protocol.settings import Leash, RunSettings
 from ...run.control_log import ControlEntry
 from ..position import Position
 
@@ -29,7 +30,7 @@ class ControlState:
         store: Callable[[RunSettings], None],
         why_not_kept_out: Callable[[Sequence[str]], str] = lambda ids: "",
         sources: Sequence[str] = (),
-        rest_of_schedule: Callable[[RestOfSchedule, int], float] | None = None,
+        planned: PlannedSteps | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
@@ -41,9 +42,8 @@ class ControlState:
         """Returns why samples cannot all be kept out of the data; empty if they can."""
         self.sources = sources
         """Names of the sources of the training data."""
-        self._rest_of_schedule = rest_of_schedule
-        """Returns the rate of a schedule after a number of finished steps; None if the run has no
-        schedule that can be replaced."""
+        self._planned = planned
+        """The end of a schedule that can be replaced; None if the run has none."""
         self._store = store
         self._clock = clock
         self.due: deque[ControlEntry] = deque()
@@ -75,9 +75,14 @@ class ControlState:
     def lr_schedule(self) -> float:
         """The schedule's learning rate for the next update, before the factor on it."""
         rest, step = self._settings.schedule, self.position.step
-        if rest is None or self._rest_of_schedule is None or step < rest.start:
+        if rest is None or self._planned is None or step < rest.start:
             return self.position.lr_schedule
-        return self._rest_of_schedule(rest, step)
+        return self._planned.rate(rest, step)
+
+    @property
+    def total_steps(self) -> int:
+        """Planned optimizer steps; 0 if they are not known."""
+        return 0 if self._planned is None else self._planned.steps
 
     @property
     def clip(self) -> float | None:

@@ -12,6 +12,7 @@ import msgspec
 from ...core.anomaly import ALARM, WATCH, Alert
 from ...core.meters import RecentNorms
 from ...core.recovery import RecoveryForecast
+from ...core.reports.advice import LrRise
 from ...core.reports.anomaly_report import (
     AnomalyReport,
     Evidence,
@@ -72,8 +73,8 @@ class AnomalyReporter:
         self._clock = clock
         self._steps: deque[StepFinished] = deque(maxlen=2)
         self._curve: deque[CurvePoint] = deque(maxlen=_CURVE_STEPS)
-        self._lr_raised = (-RAISED_STEPS, "")
-        """Step and text of the newest rise of the learning rate."""
+        self._lr_rise: LrRise | None = None
+        """The newest rise of the learning rate; None once a recovery has set the rate."""
         self._lr_changes: deque[LrChange] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._tried: deque[str] = deque(maxlen=_INTERVENTIONS_KEPT)
         self._rollbacks = 0
@@ -106,8 +107,9 @@ class AnomalyReporter:
                 # A rollback to a step after the newest alarm was made for another reason.
                 self._rollbacks += self._newest is not None and self._newest[1].step > to_step
                 self._back_to = to_step
-                at, text = self._lr_raised
-                self._lr_raised = min(at, to_step), text  # the rate stays as it is
+                if (rise := self._lr_rise) is not None:  # the rate stays as it is
+                    step = min(rise.step, to_step)
+                    self._lr_rise = msgspec.structs.replace(rise, step=step)
                 kept = [point for point in self._curve if point.step <= to_step]
                 self._curve = deque(kept, maxlen=_CURVE_STEPS)
             case CulpritsFound():
@@ -133,11 +135,11 @@ class AnomalyReporter:
         self._tried.append(f"step {step}: {text}")
         command = event.typed
         if isinstance(command, ScaleLr | SetLr | ResetLr) and _raises(event):
-            self._lr_raised = step, text
+            self._lr_rise = self._risen(event)
         if isinstance(command, Recover) or (
             isinstance(command, Rollback) and command.lr_scale is not None
         ):
-            self._lr_raised = (-RAISED_STEPS, "")
+            self._lr_rise = None
         if isinstance(command, Recover | Rollback):
             self._answer(f"step {event.old} → {event.new}, `{text}`, {event.issuer}")
         match command:
@@ -224,11 +226,12 @@ class AnomalyReporter:
         level = alert.baseline if alert.kind in ("spike", "divergence") else usual
         if rows is None or not rows.rows or level is None or not self._steps:
             return alert, None
+        risen = self._risen_lately(alert.step)
         rise = Rise(
             level=level,
             loss=self._steps[-1].loss,
             previous_loss=self._previous_loss,
-            lr_raised=self._raised_lately(alert.step),
+            lr_raised="" if risen is None else f"{risen.command} at step {risen.step}",
         )
         found = weigh(rows.rows, rise)
         if not found.explained_by or alert.kind == "divergence":
@@ -246,11 +249,22 @@ class AnomalyReporter:
 
     def rate_was_raised(self, step: int) -> bool:
         """Whether the learning rate was raised shortly before a step, and not lowered since."""
-        return bool(self._raised_lately(step))
+        return self._risen_lately(step) is not None
 
-    def _raised_lately(self, step: int) -> str:
-        at, text = self._lr_raised
-        return f"{text} at step {at}" if 0 <= step - at < RAISED_STEPS else ""
+    def _risen_lately(self, step: int) -> LrRise | None:
+        rise = self._lr_rise
+        return rise if rise is not None and 0 <= step - rise.step < RAISED_STEPS else None
+
+    def _risen(self, event: CommandApplied) -> LrRise:
+        """Return the rise by a command; of several in a row, the rate before is that of the first.
+
+        A rate that no journal records is taken to be that of the schedule.
+        """
+        step, earlier = self._event_log.step, self._risen_lately(self._event_log.step)
+        before = 1.0 if event.previous is None else event.previous.lr_scale
+        if earlier is not None:
+            before = min(before, earlier.before)
+        return LrRise(step=step, command=event.command, before=before)
 
     def report(
         self,
@@ -309,6 +323,7 @@ class AnomalyReporter:
             lr=last.lr,
             lr_scale=last.lr_scale,
             lr_changes=list(self._lr_changes),
+            lr_rise=self._risen_lately(self._event_log.step),
             clip=last.clip,
             clip_share=norms.clip_share(),
             mem_used_bytes=memory_in_use(last),

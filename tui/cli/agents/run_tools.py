@@ -25,7 +25,7 @@ from fttui.engine.run.run_index import list_known_runs
 from ...connection.run_list import read_other_run
 from ...plot.panels import metrics_of
 from ...view_model.branches import stretches
-from ...view_model.incidents.incident import Incident
+from ...view_model.incidents.incident import Incident, foremost_of
 from ...view_model.run_view import RunView
 from .command_tools import RUN_ARGUMENT
 
@@ -182,7 +182,8 @@ async def _list_incidents(run: RunDirectory, arguments: dict[str, Any]) -> Any:
 
 async def _get_report(run: RunDirectory, arguments: dict[str, Any]) -> Any:
     view, wanted = await _view(run), arguments.get("id", "")
-    incident = next((i for i in view.incidents if i.id == wanted), None) or view.current_incident
+    incident = next((i for i in view.incidents if i.id == wanted), None)
+    incident = incident or foremost_of(view.incidents)
     name = wanted if wanted and (incident is None or incident.id != wanted) else ""
     if not name and incident is None:
         raise FttuiError("no incident so far, so there is no report")

@@ -316,7 +316,7 @@ HANDLERS: dict[str, Handler] = {
     "anomaly.recover": _recover,
     "anomaly.culprit": _find_culprits,
     "checkpoint.save": lambda app: app.send(SaveCheckpoint()),
-    "checkpoint.pin": _prompt("pinned checkpoint", "a note (optional)", _pin),
+    "checkpoint.pin": _prompt("pinned checkpoint", "best so far, or nothing", _pin),
     "checkpoint.average": _prompt(
         "average checkpoints and evaluate the mean", "3, the last ones · or names or steps",
         lambda app, t: prompts.read_average(t, app.state),
@@ -324,7 +324,7 @@ HANDLERS: dict[str, Handler] = {
     "run.evaluate": lambda app: app.send(Evaluate()),
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),
-    "run.sample": _prompt("generate with the current weights", "a prompt", _sample),
+    "run.sample": _prompt("generate with the current weights", "Once upon a time", _sample),
     "run.chat": ask_chat,
     "run.stop": _stop,
     "lr.change": _prompt(
@@ -352,7 +352,7 @@ HANDLERS: dict[str, Handler] = {
         "weight decay, dropout or schedule", prompts.RECIPE_FORMS,
         lambda app, t: prompts.read_recipe(t, app.state.run),
     ),
-    "note.add": _prompt("note", "text of the note", _note),
+    "note.add": _prompt("note", "new data from here on", _note),
     "policy.change": _prompt("policy", POLICY_FORMS, _policy),
     "proposal.confirm": _confirm_proposal,
     "proposal.decline": _decline_proposal,

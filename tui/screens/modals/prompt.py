@@ -103,4 +103,4 @@ class PromptScreen(Modal[ParsedInput]):
         line = self.query_one("#preview", TextLine)
         line.set_class(bool(asked.error), "-error")
         room = line.content_size.width or self.app.size.width
-        line.put(plain(asked.error or asked.preview).truncate(room, ellipsis=True))
+        line.put(plain(asked.error or asked.preview or asked.needs).truncate(room, ellipsis=True))

@@ -11,7 +11,7 @@ from fttui.engine.protocol.data.sample import SampleRecord
 
 from ...actions import ACTION_OF, key_of, why_not
 from ...dialogs.command_cost import given_up
-from ...dialogs.incident_text import alarm_lines, done, ending, headline
+from ...dialogs.incident_text import alarm_lines, answers, ending, headline
 from ...dialogs.rank_text import place_of, slow_words, standing_lines
 from ...plot.panels import metrics_of
 from ...text import format as fmt
@@ -51,7 +51,7 @@ def incident(state: AppState, key: str) -> Iterator[Content]:
     if found.active and good is not None:
         lost = given_up(state, good).words
         yield assemble((f"  a rollback to {good.name} loses {lost} of work", DIM))
-    yield from (assemble((f"done: {text}", DIM)) for text in done(found))
+    yield from (assemble((f"{a.label}: {a.text}", DIM)) for a in answers(found))
     yield Content("")
     yield from (assemble(line) for line in alarm_lines(found))
     yield Content("")

@@ -88,7 +88,7 @@ class RunsScreen(TableScreen):
             item.key,
             (
                 cell(sign, ACCENT),
-                cell(f"{STATE_SHAPE[run.state]} {run.state.value}", colour),
+                cell(f"{STATE_SHAPE[run.state]} {run.state_text}", colour),
                 cell(run.id),
                 cell(_distance(run, brief=self.has_class("-narrow"))),
                 cell(f"{fmt.number(run.loss):>7}"),

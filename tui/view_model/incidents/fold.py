@@ -113,14 +113,14 @@ def _state(
 
 def _pending_state(pending: Sequence[Anomaly], commands: Sequence[Intervention]) -> IncidentState:
     newest = max(max(a.time, a.settled_at or 0.0) for a in pending)
-    if any(_treats(c) and (c.time or 0.0) >= newest for c in commands):
+    if any(treats(c) and (c.time or 0.0) >= newest for c in commands):
         return IncidentState.RECOVERING
     if any(a.event.severity == "alarm" for a in pending):
         return IncidentState.OPEN
     return IncidentState.WATCHED
 
 
-def _treats(command: Intervention) -> bool:
+def treats(command: Intervention) -> bool:
     """Whether a command was applied that changes how the weights are trained."""
     done = command.command or recorded_command(command.text)
     return command.phase is Phase.APPLIED and done is not None and spec_of(done).in_lineage

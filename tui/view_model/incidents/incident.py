@@ -11,6 +11,7 @@ from functools import cached_property
 from fttui.engine.protocol.commands import AnyCommand, spec_of
 from fttui.engine.protocol.event_parts import RecommendedCommand
 from fttui.engine.protocol.events import AutopilotDecided, ProbationEnded, RolledBack
+from fttui.engine.protocol.thresholds import TRAINING_KINDS
 
 from ..interventions import Intervention, Phase
 from .alarm import Anomaly
@@ -190,6 +191,24 @@ def rank(incident: Incident) -> tuple[int, int, int, float]:
 def current_of(incidents: Sequence[Incident]) -> Incident | None:
     """Return the incident that requires an action most urgently; None if none does."""
     return max((i for i in incidents if i.active), key=rank, default=None)
+
+
+def foremost_of(incidents: Sequence[Incident]) -> Incident | None:
+    """Return the incident whose report is the one to read; None without any.
+
+    It is the current one. If none requires an action, it is the most severe one, of equals the
+    newest; what threatens the weights comes before what does not.
+    """
+    ended = max(
+        incidents,
+        key=lambda i: (SEVERITIES.index(i.severity), _threatens(i), i.alarms[-1].time),
+        default=None,
+    )
+    return current_of(incidents) or ended
+
+
+def _threatens(incident: Incident) -> bool:
+    return any(alarm.event.kind in TRAINING_KINDS for alarm in incident.alarms)
 
 
 def _severity(alarm: Anomaly) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fttui.engine.core.settings import Inapplicable, SettingsContext, apply_setting, leashed
-from fttui.engine.protocol.commands import ScaleLr, SetPolicy
+from fttui.engine.protocol.commands import ScaleLr, SetPolicy, SetSchedule
 from fttui.engine.protocol.settings import Leash, RunSettings
 
 CONTEXT = SettingsContext(step=10, lr_schedule=2e-4, norm_percentile=lambda p: p / 100)
@@ -79,3 +81,16 @@ def test_an_agent_that_leaves_the_learning_rate_alone_has_no_range() -> None:
     before = RunSettings(lr_scale=0.01)
     after = msgspec.structs.replace(before, clip=0.5)
     assert leashed(before, after, LEASH) == after
+
+
+@pytest.mark.parametrize(("start", "fits"), [(99, True), (100, False), (10**9, False)])
+def test_a_schedule_that_would_begin_after_the_last_step_is_refused(start: int, fits: bool) -> None:
+    context = replace(CONTEXT, total_steps=100)
+    command = SetSchedule(shape="linear", start=start)
+    if fits:
+        assert apply_setting(RunSettings(), command, context).settings.schedule is not None
+    else:
+        with pytest.raises(Inapplicable, match=r"ends after step 100.*from 0 to 99"):
+            apply_setting(RunSettings(), command, context)
+    unknown = replace(CONTEXT, total_steps=0)
+    assert apply_setting(RunSettings(), command, unknown).settings.schedule is not None

@@ -2,6 +2,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run import run_index
 from fttui.engine.run.journal import FrameWriter, frame
 from fttui.engine.run.processes.marks import (
+    UNMARKED_LONG_S,
+    UNMARKED_S,
     Endpoint,
     EngineMark,
     ProcessMark,
@@ -43,6 +48,36 @@ def test_a_fresh_run_is_starting(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     summary = summarize(run)
     assert (summary.state, summary.step, summary.name) == (RunState.STARTING, 0, "double")
+
+
+def test_a_run_whose_creator_ended_without_an_engine_did_not_start(tmp_path: Path) -> None:
+    imports = (
+        "import sys; from pathlib import Path; from tests.support.engine_double import make_run"
+    )
+    words = f"{imports}; print(make_run(Path(sys.argv[1])).path)"
+    done = subprocess.run(
+        [sys.executable, "-c", words, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    run = RunDirectory(Path(done.stdout.strip()))
+    summary = summarize(run)
+    assert (summary.state, summary.state_text) == (RunState.LOST, "did not start")
+    assert summary.error == f"start it with: fttui run --resume {run.id}"
+    run.engine_log.touch()  # an engine that was spawned now marks the run in a moment
+    assert summarize(run).state is RunState.STARTING
+    old = time.time() - UNMARKED_S - 1
+    os.utime(run.engine_log, (old, old))
+    assert summarize(run).never_started
+
+
+@pytest.mark.parametrize(("age_s", "started"), [(60.0, True), (UNMARKED_LONG_S + 60, False)])
+def test_an_old_folder_without_a_creator_did_not_start_either(
+    tmp_path: Path, age_s: float, started: bool
+) -> None:
+    run = make_run(tmp_path)
+    created = time.time() - age_s
+    identity = msgspec.structs.replace(run.identity(), creator=None, created=created)
+    run.write(run.identity_file, msgspec.json.encode(identity))
+    assert summarize(run).never_started is not started
 
 
 def test_a_live_run_is_what_it_said_last(tmp_path: Path) -> None:

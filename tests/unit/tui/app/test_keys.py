@@ -683,3 +683,26 @@ async def test_the_report_of_an_incident_is_copied_as_markdown() -> None:
         await until(pilot, lambda: isinstance(app.screen, IncidentPage))
         await pilot.press("Y")
         await until(pilot, lambda: app.clipboard.startswith("# "))
+
+
+async def test_the_list_of_themes_marks_the_one_in_use() -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        app.theme = "nord"
+        await pilot.press("ctrl+t")
+        await until(pilot, lambda: "Search for themes" in text_of(app))
+        await until(pilot, lambda: "● nord   in use" in text_of(app))
+        await pilot.press(*"drac")
+        await until(pilot, lambda: "dracula" in text_of(app) and "nord" not in text_of(app))
+        await pilot.press("enter", "enter")
+        await until(pilot, lambda: app.theme == "dracula")
+
+
+@pytest.mark.parametrize(
+    ("key", "shown"),
+    [("g", "such as: Once upon a time"), ("g", "type a text, or cancel with esc"),
+     ("N", "type a number of steps"), ("Q", "type the ID of a sample"), ("V", "type a number")],
+)  # fmt: skip
+async def test_an_empty_prompt_says_what_to_type(key: str, shown: str) -> None:
+    async with driven(FakeSession(eventful())) as (app, pilot):
+        await pilot.press(key)
+        await until(pilot, lambda: shown in text_of(app))

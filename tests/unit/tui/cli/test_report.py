@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.protocol.events import AnomalyRaised, AnomalyResolved
+from fttui.engine.protocol.events import AnomalyRaised, AnomalyResolved, AutopilotDecided
 from fttui.tui.cli.main import main
 from tests.support.session_double import Script
 from tests.unit.tui.app.folders import write_run
@@ -52,13 +52,30 @@ def test_without_an_id_it_is_the_gravest_open_incident_and_not_the_newest_alert(
     assert "throughput" not in text
 
 
-def test_of_settled_incidents_it_is_the_newest(
+def test_of_settled_incidents_it_is_the_most_severe_and_of_equals_the_newest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = accident()
     for name in ("spike-40", "grad_explosion-40", "throughput_drop-45"):
         script.add(AnomalyResolved(id=name, verdict="recovered"))
-    assert printed(script, tmp_path, capsys)[1].startswith("# Lower throughput at step 45")
+    assert printed(script, tmp_path / "a", capsys)[1].startswith("# Loss spike at step 40")
+    script.train(60).add(raised(script, "divergence", "alarm"))
+    script.add(AnomalyResolved(id="divergence-105", verdict="recovered"))
+    assert printed(script, tmp_path / "b", capsys)[1].startswith("# Divergence at step 105")
+
+
+def test_what_was_only_proposed_was_not_done(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = accident()
+    decided = AutopilotDecided(
+        anomaly="spike-40", decision="propose", command="recover spike-40", reason="not recovered"
+    )
+    script.add(decided)
+    text = printed(script, tmp_path, capsys)[1]
+    assert "## What was proposed or tried" in text
+    assert "- proposed: recover spike-40 by the autopilot" in text
+    assert "What was done" not in text
 
 
 def test_an_id_is_that_of_an_incident_or_of_an_alarm(

@@ -10,6 +10,7 @@ from fttui.tui.dialogs.prompts import (
     read_command,
     read_count,
     read_lr,
+    read_recipe,
     read_text,
 )
 from fttui.tui.view_model.app_state import AppState
@@ -111,3 +112,11 @@ def test_percentiles() -> None:
 def test_no_step_yet_needs_no_preview() -> None:
     assert "no step yet" in read_lr("x0.5", RunView()).preview
     assert read_lr("x0.5", RunView()).command == ScaleLr(factor=0.5)
+
+
+def test_a_schedule_after_the_last_step_is_an_error_before_it_is_sent(run: RunView) -> None:
+    assert run.started is not None
+    late = f"schedule linear from={run.started.total_steps}"
+    assert "would have no effect" in read_recipe(late, run).error
+    assert "would have no effect" in read_command(late, AppState(run=run)).error
+    assert read_recipe("schedule linear from=210", run).command is not None

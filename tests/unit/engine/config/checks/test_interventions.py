@@ -41,6 +41,7 @@ def test_what_changes_the_training_can_be_planned(tmp_path: Path, command: str) 
         ("{step: 3, command: pause}", "cannot be planned"),
         ("{step: 3, command: stop}", "cannot be planned"),
         ("{step: 3, command: policy autopilot act}", "cannot be planned"),
+        ("{step: 3, command: schedule linear from=12}", r"interventions\[0\]: got from=12, but"),
         ("{step: 3, command: lr scael 0.5}", r"interventions\[0\]: got 'lr scael 0.5': unknown"),
         ("{step: 3, command: lr scale -1}", "the factor must be > 0, got -1"),
         ("{step: 12, command: clip off}", "got step 12, but the run ends after step 12"),

@@ -10,7 +10,9 @@ import pytest
 
 from fttui.engine.core.anomaly import Alert
 from fttui.engine.core.recovery import RecoveryAttempt, RecoveryForecast
-from fttui.engine.core.reports.advice import AdviceContext, recommend
+from fttui.engine.core.reports.advice import AdviceContext, LrRise, recommend
+from fttui.engine.protocol.commands import parse_command, slip
+from fttui.engine.protocol.settings import LearningRate
 
 BACK = RecoveryForecast(
     attempt=RecoveryAttempt(
@@ -42,7 +44,7 @@ def commands(
         ("grad_explosion", "alarm", ["lr scale 0.7", BY_HAND]),
         ("grad_explosion", "watch", ["lr scale 0.7"]),
         ("lr_misconfig", "watch", ["lr scale 0.1", "stop"]),
-        ("plateau", "info", ["eval", "lr scale 3", "stop"]),
+        ("plateau", "info", ["eval", "lr scale 0.333", "lr scale 2", "stop"]),
         ("dead", "alarm", ["stop no-save"]),
         ("overfit", "info", ["stop", "eval"]),
         ("throughput_drop", "watch", ["profile 2", "pause"]),
@@ -68,7 +70,7 @@ def test_without_a_way_back(kind: str) -> None:
         ("grad_explosion", 0.5, "lr scale 0.35"),
         ("grad_explosion", 4.0, "lr scale 0.7"),
         ("lr_misconfig", 4.0, "lr scale 0.4"),
-        ("plateau", 0.5, "lr scale 1.5"),
+        ("plateau", 0.5, "lr scale 1"),
     ],
 )
 def test_the_rate_changes_from_the_one_in_force(kind: str, lr_scale: float, command: str) -> None:
@@ -101,3 +103,30 @@ def test_a_clip_is_only_ever_tightened(
 )
 def test_two_rollbacks_are_the_most(tried: dict[str, Any], first: str) -> None:
     assert commands("divergence", recovery=BACK, **tried)[0] == first
+
+
+RISE = LrRise(step=109, command="lr scale 50", before=0.8)
+
+
+@pytest.mark.parametrize(
+    ("severity", "now", "expected"),
+    [
+        ("alarm", {"recovery": BACK}, ["recover grad_explosion-111", BY_HAND, "lr scale 0.8"]),
+        ("watch", {"recovery": BACK}, ["lr scale 0.8", "recover grad_explosion-111", BY_HAND]),
+        ("alarm", {}, ["lr scale 0.8"]),
+        ("alarm", {"lr_scale": 0.5}, ["lr scale 0.35"]),  # lowered again since
+    ],
+)
+def test_gradients_that_explode_after_a_raised_rate_call_for_undoing_it(
+    severity: str, now: dict[str, Any], expected: list[str]
+) -> None:
+    assert commands("grad_explosion", severity, **{"lr_scale": 50.0, "lr_rise": RISE, **now}) == (
+        expected
+    )
+
+
+def test_no_recommended_factor_at_a_plateau_looks_like_a_typing_error() -> None:
+    for scale in (0.1, 1.0, 3.0):
+        typed = (parse_command(c) for c in commands("plateau", "info", lr_scale=scale))
+        now = LearningRate(schedule=1e-4, scale=scale)
+        assert not any(slip(command, now) for command in typed)

@@ -9,6 +9,7 @@ import pytest
 from fttui.engine.core.anomaly import WATCH, Alert
 from fttui.engine.core.meters import RecentNorms
 from fttui.engine.core.recovery import RecoveryForecast
+from fttui.engine.core.reports.advice import LrRise
 from fttui.engine.core.reports.anomaly_report import Module, TrainingSample
 from fttui.engine.data.batches.batch_source import SeenExamples
 from fttui.engine.data.tokens.examples import PairExample
@@ -22,6 +23,7 @@ from fttui.engine.protocol.events import (
     LogEmitted,
     RolledBack,
 )
+from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.train.monitoring.anomaly_reporter import AnomalyReporter
 from fttui.engine.train.monitoring.step_rows import StepRows
@@ -415,3 +417,20 @@ def test_one_rollback_is_added_to_each_alarm_once(scene: Scene) -> None:
     assert first.startswith("step 95 → 80")
     assert second.startswith("step 85 → 70")
     assert report_of(scene.run, "spike-95").initiated == first
+
+
+def test_a_report_names_the_rise_of_the_rate_and_the_rate_before_the_first_one(
+    scene: Scene,
+) -> None:
+    for step, before, after in ((95, 1.0, 2.0), (99, 2.0, 50.0)):
+        scene.log.at = step
+        command = f"lr scale {after:g}"
+        new, old = RunSettings(lr_scale=after), RunSettings(lr_scale=before)
+        scene.log.log.record(CommandApplied(id="c", command=command, settings=new, previous=old))
+    scene.log.at = 101
+    scene.report(alert("grad_explosion", 101))
+    rise = report_of(scene.run, "grad_explosion-101").evidence.lr_rise
+    assert rise == LrRise(step=99, command="lr scale 50", before=1.0)
+    scene.log.at = 130
+    scene.report(alert("grad_explosion", 130))
+    assert report_of(scene.run, "grad_explosion-130").evidence.lr_rise is None

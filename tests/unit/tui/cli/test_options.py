@@ -1,0 +1,49 @@
+"""Errors of the command line say what was given, what is expected, and where the help is."""
+
+from __future__ import annotations
+
+import pytest
+
+from fttui.tui.cli.main import main
+from fttui.tui.cli.options import wrapped
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (
+            "check a.yaml --devices x",
+            "--devices: got 'x', expected a whole number; see: fttui check",
+        ),
+        ("mine a.jsonl --model m -o b --margin x", "--margin: got 'x', expected a number"),
+        ("show", "RUN is missing; use: fttui show"),
+        ("show", "list the runs with: fttui ls"),
+        ("diff a", "RUN_B is missing; use: fttui diff"),
+        ("completion foo", "shell: got 'foo', expected one of"),
+        ("race --steps", "--steps: got no value, expected one"),
+        ("raec", "got 'raec', which is no command; did you mean race?"),
+        (
+            "ls --runs-dri d",
+            "got --runs-dri, which this command does not take; did you mean --runs-",
+        ),
+    ],
+)
+def test_an_error_of_the_command_line(
+    words: str, error: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert printed.startswith("fttui: ")
+    assert error in printed
+    assert printed.rstrip().endswith("--help")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80])
+def test_a_wrapped_sentence_breaks_no_word_and_no_value_from_its_unit(width: int) -> None:
+    text = "base weights 52.5 MiB; embeddings, head, norms 108.1 MiB; context 1.0 GiB, 12 % free"
+    rows = wrapped(text, width)
+    assert " ".join(rows) == text
+    assert all(len(row) <= width for row in rows)
+    assert not any(row.startswith(("MiB", "GiB", "%")) for row in rows)
