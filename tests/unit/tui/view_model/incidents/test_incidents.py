@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import (
     AutopilotDecided,
     ProbationEnded,
 )
-from fttui.tui.dialogs.incident_text import done, ending, headline
+from fttui.tui.dialogs.incident_text import answers, ending, headline
 from fttui.tui.view_model.incidents.incident import IncidentState, gravity
 from fttui.tui.view_model.incidents.peak import peak_of
 from fttui.tui.view_model.reducer import apply_many
@@ -91,7 +91,7 @@ def test_advice_that_was_followed_is_not_given_again() -> None:
     assert current is not None
     assert current.state is IncidentState.RECOVERING
     assert [a.way.text for a in current.advice] == ["rollback step-000040-t1"]
-    assert list(done(current)) == ["lr scale 0.7 by ann: applied from 65 (1 → 0.7)"]
+    assert [a.line for a in answers(current)] == ["lr scale 0.7 by ann: applied from 65 (1 → 0.7)"]
 
 
 def test_an_alarm_of_an_abandoned_timeline_is_never_current() -> None:
@@ -100,7 +100,7 @@ def test_an_alarm_of_an_abandoned_timeline_is_never_current() -> None:
     assert view.current_incident is None, "even before the engine has given its verdict"
     assert view.incidents[0].state is IncidentState.ABANDONED
     assert ending(view.incidents[0]) == "abandoned (timeline 1): rolled back from 64 to 40"
-    assert list(done(view.incidents[0])) == ["rolled back from 64 to 40 by the guard"]
+    assert [a.line for a in answers(view.incidents[0])] == ["rolled back from 64 to 40 by the guard"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_what_the_autopilot_decided_belongs_to_the_incident() -> None:
     script = twins()
     decided = AutopilotDecided(anomaly="spike-64", decision="propose", command="recover spike-64")
     found = view_of(script.add(decided)).incidents[0]
-    assert list(done(found)) == ["autopilot: propose recover spike-64"]
+    assert [a.line for a in answers(found)] == ["proposed: recover spike-64 by the autopilot"]
 
 
 def test_a_change_without_an_alarm_belongs_to_no_incident() -> None:
@@ -310,7 +310,7 @@ def test_a_learning_rate_above_its_schedule_is_no_remedy() -> None:
     view = view_of(script.command("lr scale 45", "0.9", "45"))
     current = view.current_incident
     assert current is not None
-    assert (current.state, list(done(current))) == (IncidentState.OPEN, [])
+    assert (current.state, [a.line for a in answers(current))] == (IncidentState.OPEN, [])
     lowered = view_of(script.command("lr scale 0.5", "45", "0.5")).current_incident
     assert lowered is not None
     assert lowered.state is IncidentState.RECOVERING
