@@ -100,7 +100,9 @@ def test_an_alarm_of_an_abandoned_timeline_is_never_current() -> None:
     assert view.current_incident is None, "even before the engine has given its verdict"
     assert view.incidents[0].state is IncidentState.ABANDONED
     assert ending(view.incidents[0]) == "abandoned (timeline 1): rolled back from 64 to 40"
-    assert [a.line for a in answers(view.incidents[0])] == ["rolled back from 64 to 40 by the guard"]
+    assert [a.line for a in answers(view.incidents[0])] == [
+        "rolled back from 64 to 40 by the guard"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -310,7 +312,7 @@ def test_a_learning_rate_above_its_schedule_is_no_remedy() -> None:
     view = view_of(script.command("lr scale 45", "0.9", "45"))
     current = view.current_incident
     assert current is not None
-    assert (current.state, [a.line for a in answers(current))] == (IncidentState.OPEN, [])
+    assert (current.state, list(answers(current))) == (IncidentState.OPEN, [])
     lowered = view_of(script.command("lr scale 0.5", "45", "0.5")).current_incident
     assert lowered is not None
     assert lowered.state is IncidentState.RECOVERING
