@@ -92,7 +92,7 @@ def wrong(command: Found, capsys: pytest.CaptureFixture[str]) -> str | None:
         options = build_parser().parse_args(words)
     except SystemExit as ended:
         said = capsys.readouterr().err.strip().splitlines()[-1:]
-        lacks = command.named and re.search(r"(is|are) required", "".join(said))
+        lacks = command.named and re.search(r"(is|are) (required|missing)", "".join(said))
         return None if ended.code == 0 or lacks else f"{command}: {said}"
     return _wrong_for_a_run(command, options.words) if hasattr(options, "words") else None
 

@@ -88,7 +88,8 @@ def in_house_form(message: str, known: Sequence[str] = (), usage: str = "") -> s
         near = [found for word in match[1].split() for found in get_close_matches(word, known, 1)]
         return f"got {match[1]}, which this command does not take{_did_you_mean(near)}"
     if match := re.fullmatch(r"the following arguments are required: (.*)", message):
-        return f"{match[1]} is missing; use: {usage}{_LISTS.get(match[1], '')}"
+        be = "are" if "," in match[1] else "is"
+        return f"{match[1]} {be} missing; use: {usage}{_LISTS.get(match[1], '')}"
     if match := re.fullmatch(
         r"argument COMMAND: invalid choice: (.+?) \(choose from (.*)\)", message
     ):

@@ -16,7 +16,7 @@ from fttui.engine.protocol.event_parts import RecommendedCommand
 
 from ..view_model.incidents.incident import Advice, Incident
 from ..view_model.run_view import RunView
-from .incident_text import Answer, alarm_lines, answers, ending, headline
+from .incident_text import IncidentAnswer, alarm_lines, answers, ending, headline
 
 _ACTIONS = re.compile(r"^Recommended (commands|actions)", re.IGNORECASE)
 _PLOT = re.compile(r"```text\n(.*?)\n```", re.DOTALL)
@@ -48,7 +48,7 @@ class Diagnosis:
     """Loss and gradient norm around the alarm as lines of text; empty without a report."""
     actions: tuple[Advice, ...]
     """The commands that can be sent for it, best first."""
-    answers: tuple[Answer, ...]
+    answers: tuple[IncidentAnswer, ...]
     """What was done about it, and what was proposed."""
     sections: tuple[FoldedPart, ...]
 

@@ -117,7 +117,7 @@ def short_issuer(issuer: str) -> str:
 
 
 @dataclass(frozen=True)
-class Answer:
+class IncidentAnswer:
     """What somebody did about an incident, or proposed."""
 
     label: str
@@ -131,19 +131,21 @@ class Answer:
         return self.text if self.label == "done" else f"{self.label}: {self.text}"
 
 
-def answers(incident: Incident) -> Iterator[Answer]:
+def answers(incident: Incident) -> Iterator[IncidentAnswer]:
     """Yield what was done about an incident, and what was only proposed or has failed."""
     for item in incident.commands:
         text = item.text.removeprefix("propose ")
-        yield Answer(_label(item), f"{text} by {short_issuer(item.issuer)}: {item.outcome()}")
+        yield IncidentAnswer(
+            _label(item), f"{text} by {short_issuer(item.issuer)}: {item.outcome()}"
+        )
     if not any(isinstance(i.command, Rollback) or _is_recover(i) for i in incident.commands):
         for back in incident.rollbacks:
             event = back.event
             words = f"rolled back from {event.from_step:,} to {event.to_step:,} by the guard"
-            yield Answer("done", words)
+            yield IncidentAnswer("done", words)
     if (decision := incident.decision) is not None:
         label = {"act": "done", "propose": "proposed"}.get(decision.decision, "waits")
-        yield Answer(label, f"{decision.command} by the autopilot".strip())
+        yield IncidentAnswer(label, f"{decision.command} by the autopilot".strip())
 
 
 def _label(item: Intervention) -> str:
