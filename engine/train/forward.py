@@ -17,8 +17,12 @@ Want = Literal["hidden", "ce", "log_probs", "context_log_probs", "balance"]
 log-probabilities of the labelled tokens [B] and of those in `context` [B], and the load balancing
 loss of experts []."""
 
-Way = Literal["trained", "still", "reference"]
-"""`still` has the adapter but no dropout; `reference` has neither dropout nor adapter."""
+Way = Literal["trained", "still", "reference", "evaluated"]
+"""`still` has the adapter but no dropout; `reference` has neither dropout nor adapter; `evaluated`
+is `still` for evaluations, whose graphs are captured only once their form has often occurred."""
+
+States = Callable[[dict[str, Any]], Tensor]
+"""Returns the last hidden states [B, T, H] of a batch whose padding is at the right."""
 
 TrainingStep = Callable[[Any, Any, Any], Tensor]
 """`Trainer.training_step`: (model, inputs, num_items_in_batch) to the detached loss."""
@@ -55,6 +59,13 @@ class Forward(Protocol):
     def reference(self) -> AbstractContextManager[None]:
         """Return a context for passes without the adapter."""
 
+    def evaluating(self, model: Any) -> AbstractContextManager[States]:
+        """Return a context for an evaluation, with the function that runs its batches.
+
+        Args:
+            model: the model in evaluation mode; gradients are off.
+        """
+
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
         """Return the function that runs a micro-batch forward and backward.
 
@@ -80,8 +91,12 @@ class Forward(Protocol):
             how many graphs were made, and how many are left.
         """
 
-    def make_room(self) -> None:
-        """Free memory before passes outside of this strategy, such as an evaluation."""
+    def make_room(self, *, outside: bool = True) -> None:
+        """Free memory before other passes than those of training.
+
+        Args:
+            outside: whether they run outside of this strategy, as generating does.
+        """
 
     def release(self) -> None:
         """Free the memory of the strategy's buffers and graphs; they are made again when needed."""

@@ -80,7 +80,7 @@ def test_evaluators_measure_the_run_and_choose_its_best_checkpoint(
     assert max(compared) < 1e-5
 
 
-def _difference(evaluator: Any, model: Embedder, hidden: Any) -> float:
+def _difference(evaluator: Any, model: Embedder, states: Any) -> float:
     """How far queries and documents are from the vectors that training compares."""
     config = evaluator._config
     options = TokenizeOptions(config.data.max_length, instruction=config.contrastive.instruction)
@@ -89,7 +89,7 @@ def _difference(evaluator: Any, model: Embedder, hidden: Any) -> float:
         records, evaluator._tokenizer, options, Findings(), lambda *_: None
     )
     batch = collate_pairs(examples, 0, 0)
-    own = evaluator._trainer.objective.pool(evaluator._forward(hidden, batch), batch)
+    own = evaluator._trainer.objective.pool(states(batch), batch)
     texts = [[one.anchor for one in records], [one.positive for one in records]]
     vectors = [
         model.encode_query(texts[0], convert_to_tensor=True),

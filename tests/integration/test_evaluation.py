@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fttui.engine.model.hidden import HiddenStates
 from fttui.engine.protocol.events import CommandApplied, EvalFinished, LogEmitted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.checkpoint_store import CheckpointStore
@@ -87,16 +87,18 @@ def _signal_one_rank(place: Any, straight: RunDirectory, run: RunDirectory) -> N
     """The last rank alone gets a stop signal in the second batch of the evaluation at step 4."""
     play(straight, place=place)
     signals = StopSignals(launched=False)
-    forward, batches = Evaluator._forward, itertools.count(1)
+    evaluator: Any = Evaluator
+    batches, numbers = evaluator._batches, itertools.count(1)
 
-    def counted(self: Any, hidden: HiddenStates, batch: Any) -> Any:
-        if self._trainer.state.global_step == 4 and next(batches) == 2:
-            signals.count += place.rank == place.world_size - 1
-        return forward(self, hidden, batch)
+    def counted(self: Any, *given: Any) -> Iterator[Any]:
+        for batch in batches(self, *given):
+            if self._trainer.state.global_step == 4 and next(numbers) == 2:
+                signals.count += place.rank == place.world_size - 1
+            yield batch
 
-    Evaluator._forward = counted  # type: ignore[method-assign]  # of this process alone
+    evaluator._batches = counted  # of this process alone
     play(run, place=place, signals=signals)
-    Evaluator._forward = forward  # type: ignore[method-assign]
+    evaluator._batches = batches
     play(run, resume="last", place=place)
 
 

@@ -13,7 +13,7 @@ import torch
 from transformers.models.llama import modeling_llama
 
 from fttui.engine.errors import ConfigError
-from fttui.engine.protocol.events import CommandApplied, RunStarted, StepFinished
+from fttui.engine.protocol.events import CommandApplied, EvalFinished, RunStarted, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
@@ -74,9 +74,14 @@ def played(
 )
 def test_the_same_losses_as_without_graphs(tmp_path: Path, task: str, sets: Any) -> None:
     same: dict[str, Any] = {"adapter__dropout": 0.0, **sets}
-    ordinary = played(tmp_path, "ordinary", task, train__fast="off", **same).losses()
+    ordinary = played(tmp_path, "ordinary", task, train__fast="off", **same)
     static = played(tmp_path, "static", task, train__fast="static", **same)
-    assert static.losses() == pytest.approx(ordinary, rel=2e-6)
+    assert static.losses() == pytest.approx(ordinary.losses(), rel=2e-6)
+    evaluated = [
+        [one.metrics["loss"] for one in run.events(EvalFinished)] for run in (ordinary, static)
+    ]
+    assert evaluated[1] == pytest.approx(evaluated[0], rel=2e-6)
+    assert evaluated[0]
     assert static.events(RunStarted)[-1].facts["fast mode"] == "static shapes"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -23,6 +24,13 @@ MOST_GRAPHS = 32
 """Most graphs for each `Way` to run the model, one for every form of a micro-batch.
 
 Each costs seconds to capture, and some memory.
+"""
+
+
+OFTEN = 16
+"""Times that a form of an evaluation runs without a graph before one is captured for it.
+
+To capture a graph takes about as long as it then saves in as many passes.
 """
 
 
@@ -51,12 +59,14 @@ class GraphForward:
         self._capture = capture
         self._log = log
         self._passes: dict[Form, GraphPass] = {}
+        self._evaluated: Counter[Form] = Counter()
+        """How often each form of an evaluation ran since the graphs were last freed."""
         self._graphs: Graphs | None = None
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         """Input that connects the outputs to autograd, which does not see the parameters."""
 
     def __call__(
-        self, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
+        self, inputs: dict[str, Any], *wants: Want, way: Way = "trained", rows: int = 0
     ) -> dict[Want, Tensor]:
         """Run a micro-batch forward.
 
@@ -64,14 +74,16 @@ class GraphForward:
             inputs: `input_ids` [B, T], `labels` unless only hidden states are wanted, `context` if
                 its log-probabilities are, and `position_ids` if rows are packed; all on the device.
             wants: Names of the tensors to return.
-            way: Form of the model: trained, reference (without the adapter) or still (no dropout).
+            way: Form of the model: trained, reference (without the adapter), or still and
+                evaluated (no dropout).
+            rows: Rows to pad to; 0 pads to those of a micro-batch.
 
         Returns:
             The tensors by name. The next forward pass may overwrite all but log-probabilities.
         """
-        rows, length = inputs["input_ids"].shape
+        given, length = inputs["input_ids"].shape
         form = Form(
-            rows=max(rows, self._rows),
+            rows=max(given, rows or self._rows),
             length=bucket(length, self._longest),
             packed="position_ids" in inputs,
             wants=wants,
@@ -83,10 +95,10 @@ class GraphForward:
         outputs = hand_over(self._anchor, one) if form.trained else one.forward()
         found = dict(zip(wants, outputs, strict=True))
         if "hidden" in found:
-            found["hidden"] = found["hidden"][:rows, :length]
+            found["hidden"] = found["hidden"][:given, :length]
         for name in LOG_PROBS & found.keys():
             # The caller keeps it beyond the next forward pass, which may overwrite it.
-            found[name] = found[name][:rows].clone()
+            found[name] = found[name][:given].clone()
         return found
 
     def make_ahead(self, lengths: Sequence[int], may_go_on: Callable[[], bool]) -> tuple[int, int]:
@@ -102,7 +114,8 @@ class GraphForward:
         Returns:
             How many graphs were made, and how many are left.
         """
-        kinds = dict.fromkeys(replace(form, length=0) for form in self._passes)
+        trained = [form for form in self._passes if form.way != "evaluated"]
+        kinds = dict.fromkeys(replace(form, length=0) for form in trained)
         buckets = dict.fromkeys(bucket(n, self._longest) for n in sorted(lengths, reverse=True))
         forms = [replace(kind, length=length) for length in buckets for kind in kinds]
         wanted = [form for form in forms if form not in self._passes] if self._capture else []
@@ -134,13 +147,16 @@ class GraphForward:
         """Average the gradients over all ranks, because there is no DDP module to do it."""
         self._gradients.average_over_ranks()
 
-    def make_room(self) -> None:
+    def make_room(self, *, outside: bool = True) -> None:
         """Free the graphs before other passes if the device may not hold both.
 
-        No other pass can use the memory of the graphs. In lean mode no other memory is left, and a
-        pass without gradients needs no more than the graphs do.
+        No pass outside can use the memory of the graphs. In lean mode no other memory is left, and
+        a pass without gradients needs no more than the graphs do.
+
+        Args:
+            outside: Whether the passes run outside of this object.
         """
-        if self._program.is_lean or (
+        if (self._program.is_lean and outside) or (
             self._device.type == "cuda" and _free(self._device) < _idle(self._device)
         ):
             self.release()
@@ -151,11 +167,16 @@ class GraphForward:
         Both are made again when needed.
         """
         self._passes.clear()
+        self._evaluated.clear()
         self._graphs = None
         self._gradients.release()
 
     def _pass_for(self, form: Form, inputs: dict[str, Any]) -> GraphPass:
         known = self._passes.get(form)
+        if form.way == "evaluated":
+            self._evaluated[form] += 1
+            if self._evaluated[form] == OFTEN and self._has_room_for(form):
+                known = None
         if known is None:
             batch = StaticBatch(form, self._device, self._pad_id)
             self._put(inputs, batch)
@@ -170,6 +191,9 @@ class GraphForward:
         self._program.embed(batch, inputs["input_ids"])
 
     def _make(self, batch: StaticBatch) -> GraphPass:
+        rare = batch.form.way == "evaluated" and self._evaluated[batch.form] < OFTEN
+        if rare:
+            return Direct(self._program, batch, self._gradients)
         if self._capture and self._count(batch.form.way) >= MOST_GRAPHS:
             self._capture = False
             self._warn(batch.form, f"there are {MOST_GRAPHS} graphs already")

@@ -44,6 +44,8 @@ class Form:
         kind = "" if self.trained else ", forward only"
         if self.way == "reference":
             kind = ", without the adapter"
+        if self.way == "evaluated":
+            kind = " of an evaluation"
         return f"{self.rows} × {self.length} tokens{kind}"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
 
-from ..forward import TrainingStep, Want, Way
+from ..forward import States, TrainingStep, Want, Way
 from ..patches import without_ddp
 from .graph_forward import GraphForward
 
@@ -40,6 +40,24 @@ class GraphStrategy:
         """Return an empty context: graphs of the reference are captured without the adapter."""
         return nullcontext()
 
+    @contextmanager
+    def evaluating(self, model: Any) -> Iterator[States]:
+        """Give the block a function that runs a batch of an evaluation, through graphs later on.
+
+        A batch with fewer rows than an earlier one is padded to as many, so that the last batch
+        needs no graphs of its own. The states are copied, because a replay overwrites them.
+        """
+        rows = 0
+
+        def states(batch: dict[str, Any]) -> Tensor:
+            nonlocal rows
+            ids = batch["input_ids"]
+            rows = max(rows, len(ids))
+            found = self._graphs({"input_ids": ids}, "hidden", way="evaluated", rows=rows)
+            return found["hidden"].clone()
+
+        yield states
+
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
         """Return a training step without DDP that calls `model.train()` only where needed."""
 
@@ -68,9 +86,9 @@ class GraphStrategy:
         """Capture graphs of these lengths; return how many were made, and how many are left."""
         return self._graphs.make_ahead(lengths, may_go_on)
 
-    def make_room(self) -> None:
-        """Free the graphs if the device may not hold both them and an evaluation."""
-        self._graphs.make_room()
+    def make_room(self, *, outside: bool = True) -> None:
+        """Free the graphs if the device may not hold both them and other passes."""
+        self._graphs.make_room(outside=outside)
 
     def release(self) -> None:
         """Free the memory of all graphs and gradients; they are made again when needed."""

@@ -7,13 +7,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from ...model.hidden import HiddenStates
 from ..checkpoint.rng import capture_rng, restore_rng
+from ..forward import States
 
 
 @contextmanager
 def evaluation_mode(
-    trainer: Any, weights: Callable[[], AbstractContextManager[None]] = nullcontext
+    trainer: Any,
+    weights: Callable[[], AbstractContextManager[None]] = nullcontext,
+    *,
+    outside: bool = True,
 ) -> Iterator[None]:
     """Prepare the model for evaluation in the block; restore mode and generators after it.
 
@@ -22,8 +28,9 @@ def evaluation_mode(
     Args:
         trainer: the Hugging Face trainer of the model.
         weights: context in which the model holds the weights to evaluate.
+        outside: whether the passes in the block run outside of the trainer's forward strategy.
     """
-    trainer.forward.make_room()
+    trainer.forward.make_room(outside=outside)
     rng = capture_rng()
     model = trainer.model
     was_training = model.training
@@ -34,3 +41,19 @@ def evaluation_mode(
     finally:
         model.train(was_training)
         restore_rng(rng)
+
+
+@contextmanager
+def states_of(model: Any) -> Iterator[States]:
+    """Give the block a function that runs the model's own code and returns the hidden states."""
+    with HiddenStates(model) as hidden:
+
+        def states(batch: dict[str, Any]) -> Tensor:
+            model(
+                input_ids=batch["input_ids"],
+                attention_mask=batch["attention_mask"],
+                logits_to_keep=1,
+            )
+            return hidden.take()
+
+        yield states

@@ -19,18 +19,19 @@ from ...data.dataset import Example
 from ...losses.cross_entropy import IGNORED, selected_cross_entropy
 from ...losses.masks import Texts
 from ...losses.weights import drop_weights
-from ...model.hidden import HiddenStates, lm_head_of
+from ...model.hidden import lm_head_of
 from ...protocol.commands import Chat
 from ..control.command_scheduler import Impossible
 from ..control.controlled_trainer import EvalResult, EvaluationInterrupted
 from ..distributed.agreement import Agreement
 from ..event_log import EventLog
+from ..forward import States
 from .chat import MODEL, ChatModel, ChatResponder, chat_notes, why_no_base
 from .contrastive import PairTexts, across_ranks, join
 from .embedding.embedder import Embedder
 from .embedding.metrics import EmbeddingMetrics
 from .evaluation_batch import EvaluationBatch
-from .evaluation_mode import evaluation_mode
+from .evaluation_mode import evaluation_mode, states_of
 from .preference import evaluate_preferences
 from .reward import evaluate_rewards
 from .user_metrics import UserMetrics, answerable, generated, load_functions, prompted
@@ -139,19 +140,19 @@ class Evaluator:
                 raise EvaluationInterrupted("evaluation interrupted within eval.metrics")
 
         if self._embedding is not None:
-            with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
-                return self._embedding.measure(self._embedder(hidden), pause)
+            with self._evaluation_mode(), states_of(self._trainer.model) as states:
+                return self._embedding.measure(self._embedder(states), pause)
         assert self._measured is not None, "one of both is there"
         with self._evaluation_mode():
             return self._measured.measure(self._complete, self._batch.size, pause)
 
-    def _embedder(self, hidden: HiddenStates) -> Embedder:
-        def states(ids: Tensor, mask: Tensor) -> Tensor:
-            return self._forward(hidden, {"input_ids": ids, "attention_mask": mask})
+    def _embedder(self, states: States) -> Embedder:
+        def states_of_ids(ids: Tensor, mask: Tensor) -> Tensor:
+            return states({"input_ids": ids, "attention_mask": mask})
 
         config = self._config
         longest, device = config.data.max_length, self._trainer.args.device
-        return Embedder(config.contrastive, self._tokenizer, longest, states, device)
+        return Embedder(config.contrastive, self._tokenizer, longest, states_of_ids, device)
 
     def _complete(self, prompts: list[list[int]]) -> list[list[int]]:
         return generated(
@@ -163,18 +164,25 @@ class Evaluator:
         )
 
     def _metrics(self, batches: Iterator[Batch]) -> dict[str, float]:
-        with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
-            if self._config.task in PREFERENCE_TASKS:
-                return evaluate_preferences(self._trainer.objective, batches, self._sums)
-            if self._config.task == "reward":
-                states = ((self._forward(hidden, batch), batch) for batch in batches)
-                return evaluate_rewards(self._trainer.objective, states, self._sums)
-            if self._config.task == "contrastive":
-                return self._pairs(hidden, batches)
-            return self._text(hidden, batches)
+        trainer, task = self._trainer, self._config.task
+        if task in PREFERENCE_TASKS:
+            with self._evaluation_mode():
+                return evaluate_preferences(trainer.objective, batches, self._sums)
+        with (
+            evaluation_mode(trainer, self._weights, outside=False),
+            trainer.forward.evaluating(trainer.model) as states,
+        ):
+            if task == "reward":
+                passed = ((states(batch), batch) for batch in batches)
+                return evaluate_rewards(trainer.objective, passed, self._sums)
+            if task == "contrastive":
+                return self._pairs(states, batches)
+            return self._text(states, batches)
 
     def next_token_loss(self, data: HeldOut, interrupted: Callable[[], bool]) -> float:
         """Return the mean next-token loss over the targets of other examples; a collective.
+
+        It runs outside of CUDA graphs, because the adapter may be off.
 
         Raises:
             EvaluationInterrupted: the run is to stop; nothing was changed.
@@ -182,8 +190,8 @@ class Evaluator:
         return self._batch.retry(lambda size: self._mean(self._batches(data, size, interrupted)))
 
     def _mean(self, batches: Iterator[Batch]) -> float:
-        with self._evaluation_mode(), HiddenStates(self._trainer.model) as hidden:
-            return self._text(hidden, batches)["loss"]
+        with self._evaluation_mode(), states_of(self._trainer.model) as states:
+            return self._text(states, batches)["loss"]
 
     def _evaluation_mode(self) -> AbstractContextManager[None]:
         return evaluation_mode(self._trainer, self._weights)
@@ -217,42 +225,34 @@ class Evaluator:
                 yield self._trainer._prepare_inputs(batch)
             self._progress(data.label, number + 1, total)
 
-    def _forward(self, hidden: HiddenStates, batch: Batch) -> Tensor:
-        self._trainer.model(
-            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], logits_to_keep=1
-        )
-        return hidden.take()
-
-    def _text(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
+    def _text(self, states: States, batches: Iterator[Batch]) -> dict[str, float]:
         head = lm_head_of(self._trainer.model)
         ce_sum = tokens = 0.0
         for batch in batches:
-            loss, count = selected_cross_entropy(
-                self._forward(hidden, batch), batch["labels"], head
-            )
+            loss, count = selected_cross_entropy(states(batch), batch["labels"], head)
             ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
         ce_sum, tokens = self._sums([ce_sum, tokens])
         loss_mean = ce_sum / max(tokens, 1.0)
         return {"loss": loss_mean, "perplexity": math.exp(min(loss_mean, 700.0))}
 
-    def _pairs(self, hidden: HiddenStates, batches: Iterator[Batch]) -> dict[str, float]:
+    def _pairs(self, states: States, batches: Iterator[Batch]) -> dict[str, float]:
         """Return the metrics of all held-out anchors over all held-out texts; a collective."""
         head = lm_head_of(self._trainer.model)
         config, objective = self._config.contrastive, self._trainer.objective
         parts = [self._no_texts()]
         ce_sum = tokens = 0.0
         for batch in batches:
-            states = self._forward(hidden, batch)
-            parts.append(objective.pool(states, batch))
+            found = states(batch)
+            parts.append(objective.pool(found, batch))
             if config.ce_weight > 0:
-                loss, count = selected_cross_entropy(states, batch["labels"], head)
+                loss, count = selected_cross_entropy(found, batch["labels"], head)
                 ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
         everyone, own = across_ranks(join(parts))
         result = objective.compare(everyone, own)
-        found = objective.held_out(everyone, own)
-        names = list(found)
+        held_out = objective.held_out(everyone, own)
+        names = list(held_out)
         sums = self._sums(
-            [ce_sum, tokens, float(result.loss_sum), float(len(own)), *found.values()]
+            [ce_sum, tokens, float(result.loss_sum), float(len(own)), *held_out.values()]
         )
         anchors = max(sums[3], 1.0)
         ce, contrastive = sums[0] / max(sums[1], 1.0), sums[2] / anchors

@@ -14,7 +14,8 @@ from ...losses.preference import LogProbs
 from ...losses.weights import TOKENS, token_weights
 from ...model.adapter.switch import adapter_off
 from ...model.hidden import HiddenStates
-from ..forward import TrainingStep, Want, Way
+from ..forward import States, TrainingStep, Want, Way
+from ..objectives.evaluation_mode import states_of
 from ..objectives.preference import without_gradients
 
 
@@ -35,6 +36,10 @@ class EagerForward:
         """Return a context for passes without the adapter."""
         return adapter_off(self._model)
 
+    def evaluating(self, model: Any) -> AbstractContextManager[States]:
+        """Return a context in which the function runs the model's own code."""
+        return states_of(model)
+
     def training_step(self, trainer: Any, plain: TrainingStep) -> TrainingStep:
         """Return the trainer's own training step."""
         return plain
@@ -49,7 +54,7 @@ class EagerForward:
         """Make nothing: there are no graphs."""
         return 0, 0
 
-    def make_room(self) -> None:
+    def make_room(self, *, outside: bool = True) -> None:
         """Do nothing: no memory is kept between steps."""
 
     def release(self) -> None:

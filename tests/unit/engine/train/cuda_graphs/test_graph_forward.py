@@ -16,6 +16,7 @@ from fttui.engine.train.cuda_graphs import graph_forward as path_module
 from fttui.engine.train.cuda_graphs.graph_forward import GraphForward
 from fttui.engine.train.cuda_graphs.graph_pass import Direct
 from fttui.engine.train.cuda_graphs.static_forward import StaticForward, padding_is_at_the_right
+from fttui.engine.train.cuda_graphs.strategy import GraphStrategy
 
 LONGEST = 96
 
@@ -355,3 +356,52 @@ def test_making_ahead_ends_when_told_to_and_where_there_are_enough(
     monkeypatch.setattr(path_module, "MOST_GRAPHS", 3)
     assert path.make_ahead([64, 128, 1024], lambda: True) == (1, 2)
     assert ahead == [256, 512, 1024]
+
+
+def evaluated(path: GraphForward, model: Any, lengths: list[list[int]]) -> list[Tensor]:
+    model.eval()
+    strategy = GraphStrategy(path, "")
+    with torch.no_grad(), strategy.evaluating(model) as states:
+        return [states(batch(one)) for one in lengths]
+
+
+def test_an_evaluation_has_the_states_of_the_model_in_evaluation_mode(make_model: Any) -> None:
+    model = make_model(dropout=0.5)
+    given = [[20, 11, 7], [70, 66, 3], [5]]
+    found = evaluated(path_of(model), model, given)
+    assert not model.training
+    for lengths, states in zip(given, found, strict=True):
+        inputs = batch(lengths)
+        with torch.no_grad():
+            right, _ = ordinary(model, inputs)
+        assert states.shape == right.shape
+        seen = inputs["attention_mask"].bool()
+        torch.testing.assert_close(states[seen], right[seen], rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_of_an_evaluation_is_made_once_its_form_has_often_occurred(
+    make_model: Any, ahead: list[int]
+) -> None:
+    model = make_model()
+    path = capturing(model)
+    often = [[20, 11]] * (path_module.OFTEN - 1)
+    before = evaluated(path, model, [*often, [90, 7], [20]])
+    assert ahead == [64], "the last batch is padded to the rows of the others"
+    after = evaluated(path, model, [[20, 11], [90, 7]])
+    assert ahead == [64]
+    assert torch.equal(after[0], before[0])
+    assert path.make_ahead([128, 256], lambda: True) == (0, 0), "no form of training is known"
+    path.release()
+    evaluated(path, model, [[20, 11]])
+    assert ahead == [64], "it is counted anew"
+
+
+def test_lean_graphs_stay_for_an_evaluation_through_them(
+    make_model: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(StaticForward, "is_lean", True)
+    model = make_model()
+    path = path_of(model)
+    path(batch([9, 5]), "ce")["ce"].backward()
+    path.make_room(outside=False)
+    assert gradients(model).norm() > 0

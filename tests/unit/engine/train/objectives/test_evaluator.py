@@ -17,6 +17,7 @@ from fttui.engine.train.control.command_scheduler import Impossible
 from fttui.engine.train.control.controlled_trainer import EvaluationInterrupted
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.objectives.contrastive import PairTexts
+from fttui.engine.train.objectives.evaluation_mode import states_of
 from fttui.engine.train.objectives.evaluator import Evaluator
 from tests.support.tokenizer import tiny_tokenizer
 
@@ -98,7 +99,9 @@ class Bench:
         trainer = SimpleNamespace(
             model=self.model,
             objective=Objective(**held_out),
-            forward=SimpleNamespace(make_room=lambda: None, release=lambda: None),
+            forward=SimpleNamespace(
+                make_room=lambda **_: None, release=lambda: None, evaluating=states_of
+            ),
             args=SimpleNamespace(device=torch.device("cpu")),
             compute_loss_context_manager=nullcontext,
             _prepare_inputs=self._prepare,
@@ -208,7 +211,7 @@ def test_a_sample_beyond_fixed_positions_is_refused() -> None:
     )
     trainer = SimpleNamespace(
         model=model,
-        forward=SimpleNamespace(make_room=lambda: None),
+        forward=SimpleNamespace(make_room=lambda **_: None),
         args=SimpleNamespace(device=torch.device("cpu")),
         compute_loss_context_manager=nullcontext,
     )
