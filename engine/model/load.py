@@ -95,7 +95,8 @@ def load_model(config: RunConfig, device: torch.device, progress: Progress) -> L
             names the next step.
     """
     dtype = compute_dtype(config.model.precision, device)
-    if config.train.shards:  # layer by layer, parts go to the device later
+    # Parts go to the device later, layer by layer; weights that stream are on the host anyway.
+    if config.train.shards and not config.train.streams:
         config, device = on_host(config, device)
     source = resolve_model(config.model, progress)
     with readable_load_errors(config.model.id, config.model.revision):

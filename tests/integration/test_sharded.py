@@ -45,6 +45,11 @@ FORMS: dict[str, dict[str, Any]] = {
         "model__double_quant": "false",
         "train__activation_checkpointing": "true",
     },
+    "weights of layers in host memory": {
+        "model__quantize": "nf4",
+        "train__memory": "streamed",
+        "train__activation_checkpointing": "true",
+    },
     "smoothed targets": {"train__label_smoothing": 0.1},
     "packed rows": {"data__packing": "true", "data__max_length": 96},
     "hidden states in the loss": {"contrastive__kind": "simctg", "contrastive__weight": 0.1},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 
@@ -31,6 +32,9 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--free", metavar="GIB", type=gib, help="assume a GPU with this much free memory"
+    )
+    parser.add_argument(
+        "--free-host", metavar="GIB", type=gib, help="assume this much free host memory"
     )
     parser.add_argument("--devices", metavar="N", type=int, help="short for --set train.devices=N")
     parser.add_argument("--nodes", metavar="N", type=int, help="short for --set train.nodes=N")
@@ -82,6 +86,7 @@ def _check(options: argparse.Namespace) -> int:
         [*options.overrides, *_counts(options)],
         runs_dir=options.runs_dir,
         free_bytes=options.free,
+        free_host_bytes=options.free_host,
         show=options.show,
         tokens=options.tokens,
     )
@@ -99,6 +104,7 @@ def check_configuration(
     *,
     runs_dir: str | None = None,
     free_bytes: int | None = None,
+    free_host_bytes: int | None = None,
     show: int = 0,
     tokens: bool = False,
 ) -> int:
@@ -109,6 +115,7 @@ def check_configuration(
         overrides: `key=value` texts.
         runs_dir: folder with the runs, for an adapter of a run.
         free_bytes: free memory of an assumed GPU; None looks at this machine.
+        free_host_bytes: assumed free host memory; None looks at this machine.
         show: number of records of each training source to print.
         tokens: whether to print every token of them.
 
@@ -128,6 +135,8 @@ def check_configuration(
     hardware = probe_hardware()
     if free_bytes is not None:
         hardware = with_cards(hardware, loaded.config.train.devices, free_bytes)
+    if free_host_bytes is not None:
+        hardware = replace(hardware, host_free_bytes=free_host_bytes)
     require(check_hardware(loaded.config, hardware), loaded.places, str(path))
     loaded = with_start_adapter(loaded, runs_dir, str(path), say)
     say(f"{path}: valid; {loaded.config.task} on {loaded.config.model.id}")

@@ -133,9 +133,9 @@ def _optimizer(config: RunConfig) -> Iterator[Problem]:
 
 def _memory(config: RunConfig) -> Iterator[Problem]:
     train = config.train
-    if train.lean:
+    if train.lean and not train.streams:
         yield Problem(
             "train.memory",
-            f"got {train.memory}, which keeps embedding and head in forms that cannot be split; "
-            f"set plain, {_KEEP}",
+            f"got {train.memory}, which train.strategy: {train.strategy} does not need for "
+            f"embedding and head, because it splits them; set plain or streamed, {_KEEP}",
         )

@@ -178,7 +178,8 @@ def estimate_memory(
     frozen_bytes = formats.linear, formats.compute
     gathered = gathered_bytes(config, arch, trained, frozen_bytes, formats.adapter)
     split = parts(config)
-    whole = split_weights(whole, arch.linear_params * formats.linear, split)
+    if not config.train.streams:
+        whole = split_weights(whole, arch.linear_params * formats.linear, split)
     kept, optimizer = kept / split, optimizer / split
     average_bytes, adapter_bytes = average_bytes // split, adapter_bytes // split
     graphs = device == "cuda" and arch.mixture is None and in_fast_mode(config)
@@ -316,7 +317,8 @@ def _streamed(config: RunConfig, arch: Architecture, formats: _Formats) -> Strea
     if config.train.activations == "host":
         tokens = sequences_per_micro_batch(config) * config.data.max_length
         kept = tokens * arch.hidden * arch.layers * formats.compute
-    found = streamed_bytes(arch, layer, _nf4_share(double=True), formats.compute)
+    ranks = parts(config)
+    found = streamed_bytes(arch, layer, _nf4_share(double=True), formats.compute, ranks)
     return Streamed(found.slots, found.host + kept, found.copied)
 
 

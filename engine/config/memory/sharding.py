@@ -74,10 +74,12 @@ def gathered_bytes(
     in_linear, elsewhere = frozen_bytes
     if config.adapter.kind != "none":
         moved = trained / arch.layers * trained_bytes
-        held = layer * in_linear + moved
+        held = moved + (0 if config.train.streams else layer * in_linear)
     else:
         moved = held = layer * trained_bytes
     running = LAYERS_AT_ONCE * held + GRADIENTS_AT_ONCE * moved
+    if config.train.streams:  # slots are counted with the weights, the head with the loss
+        return Gathered(running, held)
     if splits_ends(config):
         return Gathered(running, arch.vocabulary * arch.hidden * elsewhere + held)
     frozen = config.adapter.kind != "none"

@@ -29,7 +29,9 @@ class Streamed:
     """Bytes of weights that a micro-batch copies to the device, at least."""
 
 
-def streamed_bytes(arch: Architecture, layer: float, head_share: float, number: int) -> Streamed:
+def streamed_bytes(
+    arch: Architecture, layer: float, head_share: float, number: int, ranks: int
+) -> Streamed:
     """Return the memory and traffic of a run in streamed mode.
 
     Args:
@@ -37,6 +39,7 @@ def streamed_bytes(arch: Architecture, layer: float, head_share: float, number: 
         layer: Bytes of the quantized weights of a layer.
         head_share: Bytes per parameter of the quantized head.
         number: Bytes per number in compute precision.
+        ranks: Ranks that share the layers; the head is whole on each.
     """
     head = arch.vocabulary * arch.hidden
     part = min(SLICE_ELEMENTS, head)
@@ -47,8 +50,8 @@ def streamed_bytes(arch: Architecture, layer: float, head_share: float, number: 
     ends = head * number * (1 if arch.tied else 2)
     return Streamed(
         slots=int(slots * layer + min(SLOTS, slices) * part * head_share),
-        host=int(arch.layers * layer + head * head_share + ends),
-        copied=int(copies * layer + 2 * head * head_share),
+        host=int(arch.layers * layer / ranks + head * head_share + ends),
+        copied=int(copies * layer / ranks + 2 * head * head_share),
     )
 
 
@@ -68,10 +71,8 @@ def link_bytes_per_s(link: tuple[int, int] | None) -> float:
 
 def why_not_streamed(config: RunConfig) -> str | None:
     """Return the first setting with which weights cannot stream; None if there is none."""
-    train, adapter = config.train, config.adapter
+    adapter = config.adapter
     reasons = {
-        f"train.{'devices' if train.devices > 1 else 'nodes'} is above 1, and each rank would keep "
-        "all weights in host memory for itself, which was never tried": train.ranks > 1,
         "adapter.dora reads the weights outside of their layers": adapter.dora,
         "adapter.init: loftq reads the weights outside of their layers": adapter.init == "loftq",
         "adapter.merge_first changes the weights": adapter.merge_first,
@@ -80,16 +81,20 @@ def why_not_streamed(config: RunConfig) -> str | None:
 
 
 def may_stream(config: RunConfig, arch: Architecture) -> bool:
-    """Whether streamed mode supports the run: what lean mode does, on one rank, without experts."""
+    """Whether streamed mode supports the run: what lean forms do, without experts."""
     possible = why_not_streamed(config) is None and config.train.fast != "on"
-    return possible and may_be_lean(config, arch) and not arch.mixture
+    return possible and _may_have_lean_ends(config, arch) and not arch.mixture
 
 
 def may_be_lean(config: RunConfig, arch: Architecture) -> bool:
-    """Whether lean mode supports the run: NF4, text only, embedding and head not trained."""
+    """Whether lean mode supports the run: lean forms of the ends, and no split model."""
+    return _may_have_lean_ends(config, arch) and not config.train.shards
+
+
+def _may_have_lean_ends(config: RunConfig, arch: Architecture) -> bool:
+    """Whether embedding and head may have lean forms: NF4, text only, both not trained."""
     adapter = config.adapter
     targets = adapter.targets if isinstance(adapter.targets, list) else []
     at_ends = {"lm_head", "embed_tokens"} & {name.rpartition(".")[2] for name in targets}
     trains_ends = adapter.modules_to_save or config.added_tokens or at_ends
-    supported = config.model.quantize == "nf4" and not config.train.shards
-    return supported and not trains_ends and not arch.sees_images
+    return config.model.quantize == "nf4" and not trains_ends and not arch.sees_images

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import torch
@@ -11,13 +12,20 @@ from torch import Tensor
 from ...errors import ModelError
 
 PAGE_BYTES = 4096
+Fill = Callable[[Tensor], None]
 
 
 class Copies(Protocol):
     """Copies of bytes to the slots of a ring."""
 
-    def begin(self, slot: int, into: Tensor, source: Tensor) -> None:
-        """Begin to copy `source` into a slot, once all computations so far are done with it."""
+    def begin(self, slot: int, into: Tensor, fill: Fill) -> None:
+        """Begin to fill a slot, once all computations so far are done with it.
+
+        Args:
+            slot: Number of the slot.
+            into: The bytes of the slot that are filled.
+            fill: Copies to these bytes on the current stream.
+        """
 
     def wait(self, slot: int) -> None:
         """Let all later computations begin after the last copy to this slot."""
@@ -26,9 +34,9 @@ class Copies(Protocol):
 class DirectCopies:
     """Copies that are done at once, as on a CPU."""
 
-    def begin(self, slot: int, into: Tensor, source: Tensor) -> None:
-        """Copy `source` into the slot."""
-        into.copy_(source)
+    def begin(self, slot: int, into: Tensor, fill: Fill) -> None:
+        """Fill the slot."""
+        fill(into)
 
     def wait(self, slot: int) -> None:
         """Return at once: every copy is done."""
@@ -42,11 +50,11 @@ class StreamCopies:
         self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # of torch
         self._arrived: list[Any] = [torch.cuda.Event() for _ in range(slots)]  # type: ignore[no-untyped-call]  # of torch
 
-    def begin(self, slot: int, into: Tensor, source: Tensor) -> None:
-        """Begin to copy `source` into a slot, once all computations so far are done with it."""
+    def begin(self, slot: int, into: Tensor, fill: Fill) -> None:
+        """Begin to fill a slot, once all computations so far are done with it."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
-            into.copy_(source, non_blocking=True)
+            fill(into)
             self._arrived[slot].record(self._stream)
 
     def wait(self, slot: int) -> None:

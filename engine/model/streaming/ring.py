@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,6 +39,21 @@ class Held:
         setattr(self.owner, self.name, tensor)
 
 
+class Sharing(Protocol):
+    """Ranks that share the bytes of all parts: each has a share of them in host memory."""
+
+    @property
+    def rank(self) -> int:
+        """The number of this rank."""
+
+    @property
+    def ranks(self) -> int:
+        """The number of ranks."""
+
+    def gather(self, whole: Tensor, own: Tensor) -> None:
+        """Fill `whole` with the shares of all ranks, in order; `own` is the view of this one's."""
+
+
 class Ring:
     """Parts in host memory and the slots on the device that they are copied to.
 
@@ -63,6 +79,8 @@ class Ring:
         largest = max(_size(part) for part in parts)
         self._slots = [torch.empty(largest, dtype=torch.uint8, device=device) for _ in range(count)]
         self._copies = copies(device, count)
+        self._sharing: Sharing | None = None
+        self._sizes = [_size(part) for part in parts]
         self._host = [self._moved(part, number, device) for number, part in enumerate(parts)]
         self._holds: list[int | None] = [None] * count
         """The part whose bytes each slot has, or gets by a copy that has begun."""
@@ -78,6 +96,29 @@ class Ring:
     def slot_bytes(self) -> int:
         """Bytes of all slots on the device."""
         return sum(slot.numel() for slot in self._slots)
+
+    def share(self, sharing: Sharing) -> None:
+        """Keep only this rank's share of each part; all ranks enter parts in the same order then.
+
+        Raises:
+            ModelError: Host memory cannot be page-locked.
+        """
+        device = self._slots[0].device
+        for number, whole in enumerate(self._host):
+            share = self._share_bytes(number, sharing.ranks)
+            kept = (
+                whole.bytes[sharing.rank * share : (sharing.rank + 1) * share],
+                whole.bytes[sharing.ranks * share :],
+            )
+            self._host[number] = HostBuffer(sum(one.numel() for one in kept), device)
+            torch.cat(kept, out=self._host[number].bytes)
+        self._sharing = sharing
+        self._holds = [None] * len(self._slots)
+        self._current = None
+
+    def _share_bytes(self, number: int, ranks: int) -> int:
+        """Return the bytes of a share; the up to `ranks` × 512 that remain are on every rank."""
+        return self._sizes[number] // ranks // ALIGNED_BYTES * ALIGNED_BYTES
 
     def enter(self, number: int) -> None:
         """Let all later computations find the weights of a part in its slot.
@@ -109,9 +150,22 @@ class Ring:
         if self._holds[slot] == number:
             return
         self._holds[slot] = number
-        source = self._host[number].bytes
+        into = self._slots[slot][: self._sizes[number]]
         with torch.no_grad():
-            self._copies.begin(slot, self._slots[slot][: source.numel()], source)
+            self._copies.begin(slot, into, partial(self._fill, number))
+
+    def _fill(self, number: int, whole: Tensor) -> None:
+        """Copy the bytes of a part into its slot, or this rank's share, and gather the others."""
+        source = self._host[number].bytes
+        if self._sharing is None:
+            whole.copy_(source, non_blocking=True)
+            return
+        rank, ranks = self._sharing.rank, self._sharing.ranks
+        share = self._share_bytes(number, ranks)
+        own = whole[rank * share : (rank + 1) * share]
+        own.copy_(source[:share], non_blocking=True)
+        whole[ranks * share :].copy_(source[share:], non_blocking=True)
+        self._sharing.gather(whole[: ranks * share], own)
 
     def _moved(self, part: Sequence[Held], number: int, device: torch.device) -> HostBuffer:
         """Move the tensors of a part to host memory, and make them views of its slot."""

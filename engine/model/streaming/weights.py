@@ -19,7 +19,7 @@ from ...config.memory.limits import SLOTS
 from ...errors import ModelError
 from ..host_embedding import QuantizedHead
 from .copies import Copies, copies_to
-from .ring import Held, Ring
+from .ring import Held, Ring, Sharing
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ class Streams:
     def slot_bytes(self) -> int:
         """Bytes of the slots on the device."""
         return self.layers.slot_bytes + self.head.slot_bytes
+
+    def share(self, sharing: Sharing) -> None:
+        """Keep only this rank's share of the layers; the head stays whole on every rank.
+
+        Raises:
+            ModelError: Host memory cannot be page-locked.
+        """
+        self.layers.share(sharing)
 
     @property
     def fact(self) -> str:

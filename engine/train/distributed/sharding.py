@@ -8,7 +8,7 @@ parts as plain tensors, which share their memory with FSDP's own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,9 +19,9 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor, Shard
 
 from ...errors import ModelError
-from ...model.hidden import backbone_of
+from ...model.hidden import backbone_of, base_model_of
 from ..patches import keep_quant_states, store_as_floats
-from .split_ends import SplitEnds
+from .split_ends import HostShares, SplitEnds
 
 _PLACEMENTS = (Shard(0),)
 """Weights are split by their first dimension."""
@@ -59,11 +59,16 @@ class ShardedModel:
         self._mesh: DeviceMesh = whole["parts"]
         names = _names_of(model, trained)
         self._shapes = {saved: trained[saved].shape for saved in names}
-        keep_quant_states(model, device)
-        store_as_floats(model)
+        streams = getattr(base_model_of(model), "streams", None)
+        if streams is None:
+            keep_quant_states(model, device)
+            store_as_floats(model)
+        else:
+            streams.share(HostShares(self._mesh.get_group()))
         self.ends = SplitEnds(model, device, self._mesh.get_group())
-        """Embedding and output head, if they are frozen."""
-        _shard(model, whole, self.ends.parameters)
+        """Embedding and output head, if they are frozen and do not stream."""
+        ignored = self.ends.parameters if streams is None else _packed(model)
+        _shard(model, whole, ignored)
         parameters = dict(model.named_parameters())
         self._sharded: dict[str, Any] = {s: parameters[name] for s, name in names.items()}
         self.weights = {name: _part(parameter) for name, parameter in self._sharded.items()}
@@ -193,13 +198,19 @@ def _names_of(model: nn.Module, trained: Mapping[str, Tensor]) -> dict[str, str]
     return {saved: known[id(tensor)] for saved, tensor in trained.items()}
 
 
-def require_divisible(model: nn.Module) -> None:
-    """Refuse weights of integers, which torch's FSDP cannot split.
+def _packed(model: nn.Module) -> set[nn.Parameter]:
+    """Return the weights of integers, all of which stream in streamed mode."""
+    return {parameter for parameter in model.parameters() if not parameter.is_floating_point()}
+
+
+def require_divisible(model: nn.Module, ignored: Container[nn.Parameter] = ()) -> None:
+    """Refuse weights of integers, which torch's FSDP cannot split, unless it ignores them.
 
     Raises:
         ModelError: the model has such a weight.
     """
-    whole = next((n for n, p in model.named_parameters() if not p.is_floating_point()), None)
+    integers = ((n, p) for n, p in model.named_parameters() if not p.is_floating_point())
+    whole = next((name for name, parameter in integers if parameter not in ignored), None)
     if whole is not None:
         raise ModelError(
             f"train.strategy: fsdp cannot split the weight {whole}, which has integers; set "
@@ -213,10 +224,10 @@ def _shard(model: nn.Module, mesh: DeviceMesh, ignored: set[nn.Parameter]) -> No
     Raises:
         ModelError: a weight cannot be split.
     """
-    require_divisible(model)
+    require_divisible(model, ignored)
     try:
         for layer in _layers(model):
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=mesh, ignored_params=ignored)
         fully_shard(model, mesh=mesh, ignored_params=ignored)
     except (ValueError, NotImplementedError, AssertionError) as error:
         raise ModelError(

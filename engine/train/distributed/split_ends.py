@@ -1,7 +1,8 @@
-"""Frozen embedding and output head of a sharded model: a part on each rank, whole while in use.
+"""Frozen weights of a sharded model that FSDP does not manage: a part on each rank.
 
-FSDP would keep both whole from the forward to the backward pass, although only the forward pass
-needs them: the loss computes the gradient of the hidden states at once.
+Embedding and output head are whole while they are in use. FSDP would keep both whole from the
+forward to the backward pass, although only the forward pass needs them: the loss computes the
+gradient of the hidden states at once. Weights that stream are shared in host memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ...model.hidden import base_model_of
+
+# Torch 2.13 warns of the name that older versions know.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 
 class SplitEnds:
@@ -71,6 +75,19 @@ class SplitEnds:
         module.register_forward_hook(after, always_call=True)
 
 
+class HostShares:
+    """The ranks of a copy of the model, each of which has a share of the weights that stream."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+        self.rank = dist.get_rank(group)
+        self.ranks = dist.get_world_size(group)
+
+    def gather(self, whole: Tensor, own: Tensor) -> None:
+        """Fill `whole` with the shares of all ranks, in order; a collective."""
+        _all_gather(whole, own, group=self._group)
+
+
 class SplitWeight:
     """A frozen weight whose rows are split over ranks; its memory is empty unless it is whole."""
 
@@ -93,7 +110,7 @@ class SplitWeight:
         if storage.nbytes() == 0:
             storage.resize_(self._bytes)
             with torch.no_grad():
-                dist.all_gather_into_tensor(self._whole, self.part, group=self._group)
+                _all_gather(self._whole, self.part, group=self._group)
 
     def free(self) -> None:
         """Free the memory of the whole weight."""

@@ -59,7 +59,8 @@ def _outcome(
     estimate = found.estimate
     need = f"{size(estimate.likely)} likely, at most {size(estimate.high)}"
     if estimate.high <= found.free_bytes:
-        return 0, f"{need}: fits"
+        chosen = f" with {', '.join(found.chosen)}" if found.chosen else ""
+        return len(found.chosen), f"{need}: fits{chosen}"
     changes = list(_changes(found))
     if changes and changes[-1].need.high <= found.free_bytes:
         last = changes[-1].need

@@ -316,9 +316,9 @@ def test_sound_configurations_pass(changes):
             "ce_weight",
         ),
         (
-            ({"train": {"devices": 2, "memory": "streamed"}},),
+            ({"train": {"devices": 2, "memory": "streamed"}, "adapter": {"dora": True}},),
             "train.memory",
-            "never tried; set lean",
+            "reads the weights outside of their layers; set lean",
         ),
         (
             ({"train": {"fast": "on", "memory": "streamed"}},),

@@ -160,7 +160,6 @@ def test_weights_stream_only_from_host_memory_that_is_there() -> None:
 @pytest.mark.parametrize(
     "kind",
     [
-        {"train": {"devices": 2}},
         {"train": {"fast": "on"}},
         {"adapter": {"dora": True}},
         {"model": {"quantize": "none"}},

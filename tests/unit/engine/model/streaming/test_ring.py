@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fttui.engine.model.streaming.copies import HostBuffer
+from fttui.engine.model.streaming.copies import HostBuffer, copies_to
 from fttui.engine.model.streaming.ring import Held, Ring
 
 from .late import LateCopies
@@ -97,3 +97,45 @@ def test_host_memory_begins_at_a_page() -> None:
     buffer = HostBuffer(5000, CPU)
     assert buffer.bytes.data_ptr() % 4096 == 0
     assert buffer.bytes.numel() == 5000
+
+
+@dataclass
+class Ranks:
+    """Ranks of one process, which find each other's shares; parts are told apart by their size."""
+
+    rank: int
+    ranks: int
+    rings: list[Ring]
+
+    def gather(self, whole: Tensor, own: Tensor) -> None:
+        size = own.numel()
+        shares = [ring._share_bytes(n, self.ranks) for ring in self.rings[:1] for n in range(3)]
+        part = shares.index(size)
+        assert torch.equal(own, self.rings[self.rank]._host[part].bytes[:size])
+        for rank, ring in enumerate(self.rings):
+            whole[rank * size : (rank + 1) * size].copy_(ring._host[part].bytes[:size])
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_share_the_parts_find_whole_ones_in_their_slots(ranks: int) -> None:
+    sizes = [(9000, 500), (40099, 513), (1700, 90)]
+    parts = [
+        [
+            Weights(torch.full((a,), n, dtype=torch.uint8), torch.full((b,), n / 8))
+            for n, (a, b) in enumerate(sizes)
+        ]
+        for _ in range(ranks)
+    ]
+    rings = [
+        Ring([[Held(w, "packed"), Held(w, "scales")] for w in own], CPU, copies_to, 2)
+        for own in parts
+    ]
+    whole = rings[0].host_bytes
+    for rank, ring in enumerate(rings):
+        ring.share(Ranks(rank, ranks, rings))
+        assert whole / ranks <= ring.host_bytes < whole / ranks + len(sizes) * ranks * 512
+    for rank, ring in enumerate(rings):
+        for number in (0, 1, 2, 1, 0):
+            ring.enter(number)
+            assert (parts[rank][number].packed == number).all()
+            assert (parts[rank][number].scales == number / 8).all()
