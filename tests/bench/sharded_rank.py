@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
 STEPS = 6
 WARM_STEPS = 2
-PATIENCE_S = 30.0
-"""For the other rank to come up."""
+PATIENCE_S = 300.0
+"""For another rank in a collective; the limit of a row is shorter."""
 
 
 def compared(case: Case, folder: Path, rank: int) -> dict[str, Any]:
