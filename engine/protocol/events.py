@@ -6,6 +6,8 @@ MessagePack keeps NaN and infinities. A field added to an event later must have 
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from .benchmarks.result import BenchmarkFinished
@@ -98,8 +100,8 @@ class ProgressMade(Event, frozen=True, kw_only=True, tag="ProgressMade"):
 class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """An optimizer step is finished; its number is the step of the record."""
 
-    loss: float
-    """Raw training loss of this step; it can be NaN or infinite."""
+    loss: float | None
+    """Raw training loss of this step; it can be NaN or infinite. None if a script reports none."""
     parts: dict[str, float] = {}
     """Parts of the loss before weighting, such as `ce` and `contrastive`."""
     grad_norm: float | None = None
@@ -154,6 +156,11 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     """What the run has used so far, over all of its starts; None in journals of older versions."""
     without_targets: bool = False
     """Whether the step had no target, or only records and tokens of weight 0."""
+
+    @property
+    def loss_or_nan(self) -> float:
+        """The loss; NaN if the script has reported none."""
+        return math.nan if self.loss is None else self.loss
 
     @property
     def rate(self) -> LearningRate:

@@ -187,7 +187,9 @@ def _apart(first: Played, second: Played) -> float:
     if len(steps) != len(others):
         return float("inf")
     return max(
-        max(abs(a.loss / b.loss - 1), abs((a.grad_norm or 0) / (b.grad_norm or 1) - 1))
+        max(
+            abs(a.loss_or_nan / b.loss_or_nan - 1), abs((a.grad_norm or 0) / (b.grad_norm or 1) - 1)
+        )
         for a, b in zip(steps, others, strict=True)
     )
 

@@ -239,9 +239,9 @@ def _end(played: Played) -> None:
 
 def _tell(title: str, played: Played) -> None:
     steps = played.at(StepFinished)
-    before = statistics.median(e.loss for s, e in steps[:START] if s > START - 10)
-    last = [e.loss for _, e in steps[-10:]]
-    worst = max((e.loss for _, e in steps[START:]), default=float("nan"))
+    before = statistics.median(e.loss_or_nan for s, e in steps[:START] if s > START - 10)
+    last = [e.loss_or_nan for _, e in steps[-10:]]
+    worst = max((e.loss_or_nan for _, e in steps[START:]), default=float("nan"))
     print(
         f"  {title}: loss {before:.3f} before, {worst:.3g} at worst, "
         f"{statistics.median(last):.3f} over the last ten; ended {played.outcome.state.value} "

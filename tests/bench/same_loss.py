@@ -74,7 +74,7 @@ checkpoint: {{every: 0, at_start: false}}
         resolved=loaded.resolved, overrides=overrides, version="0",
     )  # fmt: skip
     played = play(run, device=options.device)
-    losses = [event.loss for event in played.events(StepFinished)]
+    losses = [event.loss_or_nan for event in played.events(StepFinished)]
     seconds = statistics.median(event.step_s for event in played.events(StepFinished))
     held = played.events(EvalFinished)[-1].metrics["loss"]
     end = statistics.mean(losses[-LAST:])

@@ -327,7 +327,7 @@ checkpoint: {{every: 0, at_start: false}}
     said = [e.text for e in played.events(LogEmitted) if e.level != "info"]
     held = max(step.mem_reserved_bytes or 0 for step in steps_done)
     notes = [facts["fast mode"], facts.get("memory of a step", ""), *said,
-             said_losses([step.loss for step in steps_done]),
+             said_losses([step.loss_or_nan for step in steps_done]),
              f"{held / 2**30:.3f} GiB reserved between steps"]  # fmt: skip
     # A step is journaled while the next one runs, but for the last.
     ends = [r.time for r in played.records if isinstance(r.event, StepFinished)][:-1]

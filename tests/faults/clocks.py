@@ -138,7 +138,7 @@ async def _see_all(run: RunDirectory, engine: EngineDouble) -> tuple[list[int], 
         for record in getattr(delivery, "records", ()):
             seen.append(record.seq)
             if isinstance(record.event, StepFinished):
-                losses.append(record.event.loss)
+                losses.append(record.event.loss_or_nan)
 
     session = LocalSession(run, clock=lambda: time.time() - 20.0)
     listening = asyncio.create_task(session.listen(take))

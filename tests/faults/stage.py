@@ -278,7 +278,7 @@ def read_journal(run: RunDirectory) -> list[Record]:
 def losses(records: list[Record], timeline: int | None = None) -> dict[int, float]:
     """Loss by step, of one timeline or the newest of each step."""
     return {
-        record.step: record.event.loss
+        record.step: record.event.loss_or_nan
         for record in records
         if isinstance(record.event, StepFinished) and timeline in (None, record.timeline)
     }

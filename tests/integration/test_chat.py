@@ -23,7 +23,7 @@ CHATS = [
 
 
 def _steps(played: Played) -> list[tuple[float, float | None]]:
-    return [(event.loss, event.grad_norm) for event in played.events(StepFinished)]
+    return [(event.loss_or_nan, event.grad_norm) for event in played.events(StepFinished)]
 
 
 def test_base_and_adapter_answer_and_training_goes_on_bit_for_bit(tmp_path: Path) -> None:

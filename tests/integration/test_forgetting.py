@@ -23,7 +23,7 @@ def metrics(played: Played, name: str) -> list[float]:
 
 
 def losses(played: Played) -> list[float]:
-    return [event.loss for event in played.events(StepFinished)]
+    return [event.loss_or_nan for event in played.events(StepFinished)]
 
 
 def test_the_rise_is_above_the_base_model_and_training_is_the_same_to_the_bit(

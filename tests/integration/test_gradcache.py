@@ -174,7 +174,7 @@ def test_two_ranks_equal_one_with_twice_the_batch(tmp_path: Path, cache: str) ->
 def _figures(event: StepFinished | EvalFinished) -> dict[str, float]:
     if isinstance(event, EvalFinished):
         return event.metrics
-    return {"loss": event.loss, "norm": event.grad_norm or 0.0, **event.parts, **event.extra}
+    return {"loss": event.loss_or_nan, "norm": event.grad_norm or 0.0, **event.parts, **event.extra}
 
 
 def test_a_pause_while_looking_ahead_drops_the_step_and_repeats_it(

@@ -231,7 +231,7 @@ def test_recover_goes_past_the_bad_data_and_its_probation_passes(
     assert (back.to_step, back.skipped_batches) == (30, 25), "20 steps beyond the alarm at 35"
     after = played.events(StepFinished)[36:]
     assert {e.lr_scale for e in after} == {0.5}
-    assert max(e.loss for e in after) < 10
+    assert max(e.loss_or_nan for e in after) < 10
     (ended,) = played.events(ProbationEnded)
     assert (ended.passed, ended.checkpoint, ended.steps) == (True, back.checkpoint, 12)
     alarms = [e for s, e in played.at(AnomalyRaised) if e.severity == "alarm" and 30 < s <= 36]

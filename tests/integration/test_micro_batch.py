@@ -30,7 +30,7 @@ def run_in(folder: Path, task: str, batch: int, **sets: Any) -> RunDirectory:
 
 
 def losses(played: Played) -> list[float]:
-    return [event.loss for event in played.events(StepFinished)]
+    return [event.loss_or_nan for event in played.events(StepFinished)]
 
 
 def test_one_that_does_not_fit_when_it_is_tried_is_divided_with_the_same_losses(

@@ -72,7 +72,7 @@ def test_a_loss_that_is_bad_on_one_rank_is_refused_and_recovered_from_on_both(
     assert out.with_suffix(".0").read_text() == out.with_suffix(".1").read_text()
     events = [record.event for record in read_records(run)]
     steps = [event for event in events if isinstance(event, StepFinished)]
-    assert [math.isfinite(step.loss) for step in steps].count(False) == 1
+    assert [math.isfinite(step.loss_or_nan) for step in steps].count(False) == 1
     assert [step.skipped for step in steps].index(True) == BAD
     assert all(len(step.rank_s) == 2 and min(step.rank_s) > 0 for step in steps)
     (back,) = [event for event in events if isinstance(event, RolledBack)]

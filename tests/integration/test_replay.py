@@ -59,7 +59,7 @@ def weights(run: RunDirectory) -> dict[str, str]:
 
 
 def losses(run: RunDirectory) -> dict[int, float]:
-    return {step: event.loss for step, event in timeline_of(run).steps.items()}
+    return {step: event.loss_or_nan for step, event in timeline_of(run).steps.items()}
 
 
 @pytest.fixture(scope="module")

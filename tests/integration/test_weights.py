@@ -43,7 +43,9 @@ def run_of(folder: Path, task: str, rows: list[dict[str, Any]], **sets: Any) -> 
 
 
 def losses(run: RunDirectory) -> list[float]:
-    return [one.event.loss for one in read_records(run) if isinstance(one.event, StepFinished)]
+    return [
+        one.event.loss_or_nan for one in read_records(run) if isinstance(one.event, StepFinished)
+    ]
 
 
 def completions() -> list[dict[str, Any]]:

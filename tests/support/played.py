@@ -110,7 +110,7 @@ class Played:
     def losses(self, timeline: int | None = None) -> dict[int, float]:
         """Loss by step, of one timeline or the newest of each step."""
         return {
-            record.step: record.event.loss
+            record.step: record.event.loss_or_nan
             for record in self.records
             if isinstance(record.event, StepFinished)
             and (timeline is None or record.timeline == timeline)

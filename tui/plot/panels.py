@@ -134,6 +134,9 @@ def _loss_title(state: AppState) -> Sequence[Entry]:
         part = Entry(name.removeprefix("loss."))
         return [part, _shown_value(state, name, "live", fmt.number)]
     parts = [_shown_value(state, name, "live" if beta is None else "raw", fmt.number)]
+    last = state.run.last
+    if last is not None and last.loss is None:
+        parts.append(Entry("not reported by the script"))
     if beta is not None:
         label = f"ema {f'{beta:g}'.removeprefix('0')}"
         parts.append(_shown_value(state, smoothed(beta), "ema", fmt.number, label))

@@ -315,4 +315,4 @@ def _steps(entries: Sequence[_Saved | _Skipped | _Step], accumulate: int) -> lis
 
 def _figures(event: StepFinished) -> Figures:
     norm = event.grad_norm
-    return Figures(event.loss, float("nan") if norm is None else norm)
+    return Figures(event.loss_or_nan, float("nan") if norm is None else norm)

@@ -31,6 +31,8 @@ class StepMetrics:
     parts: dict[str, Tensor] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     """Further per-step means that the host knows, such as those that a script logs."""
+    without_loss: bool = False
+    """Whether a script has reported no loss of this step on this rank."""
     without_targets: bool = False
     """Whether the step has nothing to learn on any rank: no target, or only weights of 0."""
     lacks_targets: list[Callable[[], bool]] = field(default_factory=list)
@@ -154,7 +156,8 @@ def on_same_device(parts: dict[str, Tensor], loss: Tensor) -> dict[str, Tensor]:
 class StepTotals(NamedTuple):
     """The losses, counts and readings of a step over all ranks."""
 
-    loss: float
+    loss: float | None
+    """The mean over the ranks that have reported one; None if none has."""
     parts: dict[str, float]
     tokens: int
     samples: int
@@ -215,7 +218,7 @@ def start_total(
 
     `listed` is whether the result has the lists by rank.
     """
-    counts = [float(tally.tokens + own.tokens), float(tally.samples)]
+    counts = [float(tally.tokens + own.tokens), float(tally.samples), float(not tally.without_loss)]
     readings = [math.nan if value is None else float(value) for value in device]
     mine = [own.loss, *own.parts.values(), *counts, own_s, *readings, *use]
     table = agreement.start_table(mine)
@@ -231,12 +234,12 @@ def _combine(table: Table, names: list[str], *, listed: bool) -> StepTotals:
         return _of_one(table[0].tolist(), names)
     count, first_use = len(names), RankUse(*table[0, -_USES:].tolist())
     sums = table.sum(axis=0).tolist()
-    loss, *means = (total / len(table) for total in sums[: 1 + count])
-    tokens, samples = sums[1 + count : 3 + count]
+    means = [total / len(table) for total in sums[1 : 1 + count]]
+    tokens, samples, reported = sums[1 + count : 4 + count]
     others = RankUse(*table[1:, -_USES:].sum(axis=0).tolist())
-    seconds = table[:, 3 + count]
+    seconds = table[:, 4 + count]
     return StepTotals(
-        loss=loss,
+        loss=sums[0] / reported if reported else None,
         parts=dict(zip(names, means, strict=True)),
         tokens=round(tokens),
         samples=round(samples),
@@ -251,7 +254,7 @@ def _by_rank(table: Table, parts: int, *, listed: bool) -> dict[str, list[Any]]:
     names = ("rank_s", "rank_tokens", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
     if not listed:
         return {name: [] for name in names}
-    columns = [table[:, 3 + parts], table[:, 1 + parts], *table[:, 4 + parts : -_USES].T]
+    columns = [table[:, 4 + parts], table[:, 1 + parts], *table[:, 5 + parts : -_USES].T]
     columns[2:] = [column[: 0 if np.isnan(column).any() else None] for column in columns[2:]]
     whole = {"rank_tokens", "rank_mem_bytes"}
     return {
@@ -262,7 +265,7 @@ def _by_rank(table: Table, parts: int, *, listed: bool) -> dict[str, list[Any]]:
 
 def _of_one(row: list[float], names: list[str]) -> StepTotals:
     """Return what `_combine` returns for a single rank, where no mean has to be taken."""
-    loss, parts, (tokens, samples, rank_s, *device) = (
+    loss, parts, (tokens, samples, reported, rank_s, *device) = (
         row[0],
         row[1 : 1 + len(names)],
         row[1 + len(names) :],
@@ -270,7 +273,7 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
     device, use = device[:_READINGS], device[_READINGS:]
     memory, util, temp_c, power_w = ([] if math.isnan(value) else [value] for value in device)
     return StepTotals(
-        loss,
+        loss if reported else None,
         dict(zip(names, parts, strict=True)),
         round(tokens),
         round(samples),

@@ -165,7 +165,7 @@ class AnomalyMonitor:
             return []
         record = detector_record(event, self._event_log.step, leads=self._leads)
         alerts = self._detector.update(record)
-        self.state.loss.push(event.loss)
+        self.state.loss.push(event.loss_or_nan)
         self.state.norms.push(event.grad_norm, clipped=event.clipped)
         self._usual = self._usual_limits()
         return alerts

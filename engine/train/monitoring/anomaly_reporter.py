@@ -97,7 +97,7 @@ class AnomalyReporter:
         match event:
             case StepFinished():
                 self._steps.append(event)
-                point = CurvePoint(self._event_log.step, event.loss, event.grad_norm)
+                point = CurvePoint(self._event_log.step, event.loss_or_nan, event.grad_norm)
                 self._curve.append(point)
             case AutopilotDecided(decision=decision, command=command, reason=why):
                 self._amend(autopilot=f"{decision} `{command}`: {why}")
@@ -229,7 +229,7 @@ class AnomalyReporter:
         risen = self._risen_lately(alert.step)
         rise = Rise(
             level=level,
-            loss=self._steps[-1].loss,
+            loss=self._steps[-1].loss_or_nan,
             previous_loss=self._previous_loss,
             lr_raised="" if risen is None else f"{risen.command} at step {risen.step}",
         )

@@ -37,7 +37,7 @@ class LrRangeTest:
         # A refused update counts as divergence: it leaves the weights unchanged, and several of
         # them would halt the run. A step that has nothing to learn has no loss.
         if not event.without_targets:
-            self._sweep.add(event.lr, math.nan if event.skipped else event.loss)
+            self._sweep.add(event.lr, math.nan if event.skipped else event.loss_or_nan)
         if self._sweep.diverged or self._event_log.step >= self._wanted.steps:
             self._ending = True
             self._publish()

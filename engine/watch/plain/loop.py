@@ -15,7 +15,7 @@ The boundary between two steps is where the loop takes the first batch after an 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
 import torch
@@ -79,6 +79,7 @@ class PlainRun(LoopRun):
             own.register_step_pre_hook(self._before_update),
             own.register_step_post_hook(self._after_update),
             parts.model.register_forward_pre_hook(self._note_forward),
+            parts.model.register_forward_hook(self._note_output),
         ]
 
     def batches(self, loader: Iterable[B]) -> Iterator[B]:
@@ -144,6 +145,12 @@ class PlainRun(LoopRun):
 
     def _note_forward(self, model: nn.Module, *_: Any) -> None:
         self._forward_passed |= model.training and torch.is_grad_enabled()
+
+    def _note_output(self, model: nn.Module, _: Any, output: Any) -> None:
+        """Keep the loss in an output of a model of transformers, which computes it from labels."""
+        loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+        if model.training and torch.is_tensor(loss) and loss.requires_grad and loss.numel() == 1:
+            self._returned.append(loss.detach().float().reshape(()))
 
     def _before_update(self, *_: Any) -> None:
         """Scale the rate, clip and check the update; remove the gradients of a refused one."""

@@ -37,6 +37,15 @@ from ..shield import Shield
 from ..watch_options import WatchOptions
 from .loop_trainer import LoopMemory, LoopTrainer
 
+NO_LOSS = (
+    "the script reports no loss, so the loss has no curve and only the gradient is checked; call "
+    "run.log(loss=loss) before optimizer.step()"
+)
+RETURNED = (
+    "the loss is the one that the model returns with its output, because the script reports none; "
+    "if it trains on another one, call run.log(loss=loss) before optimizer.step()"
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class LoopParts:
@@ -91,7 +100,9 @@ class LoopRun:
         self._monitor: TrainingMonitor | None = None
         self._in_step = False
         self._losses: list[Tensor] = []
-        self._told = False
+        self._returned: list[Tensor] = []
+        """The losses in the outputs of the model since the last update."""
+        self._told: set[str] = set()
         self._hooks: list[Any] = []
         """Hooks of model and optimizer, which are removed at the end."""
         self._record_start: Callable[[], None] | None = None
@@ -183,18 +194,23 @@ class LoopRun:
         step_loop = self._step_loop
         assert step_loop is not None, "a step begins with a batch"
         self._memory.move_to(self.step)
-        if not self._losses and not self._told:
-            self._told = True
-            self._event_log.log(
-                "warning", "no loss is logged, so it is shown as 0; call run.log(loss=loss)"
-            )
-        if self._losses:
-            device = self._losses[0].device
-            step_loop.record_loss(torch.stack([one.to(device) for one in self._losses]).mean())
-        self._losses = []
+        losses = self._losses or self._returned
+        step_loop.tally.without_loss = not losses
+        if not self._losses:
+            self._tell_once("info" if losses else "warning", RETURNED if losses else NO_LOSS)
+        if losses:
+            device = losses[0].device
+            step_loop.record_loss(torch.stack([one.to(device) for one in losses]).mean())
+        self._losses, self._returned = [], []
         step_loop.tally.figures["batches_kept_mib"] = self._tape.size_bytes / 2**20
         step_loop.check_update(self._clip)
         return step_loop.may_update()
+
+    def _tell_once(self, level: str, text: str) -> None:
+        """Log where the loss of the run comes from; nothing if that was logged before."""
+        if text not in self._told:
+            self._told.add(text)
+            self._event_log.log(level, text)
 
     def _clip(self, limit: float) -> Tensor:
         return clip_grad_norm_([p for p in self._parameters() if p.grad is not None], limit)

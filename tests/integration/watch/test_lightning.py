@@ -146,7 +146,7 @@ def test_a_watched_training_is_the_same_training(
     assert torch.equal(found.module.weights, alone.weights)
     steps = found.played.events(StepFinished)
     assert [number for number, _ in found.played.at(StepFinished)] == list(range(1, STEPS + 1))
-    assert all(step.grad_norm and step.loss > 0 for step in steps)
+    assert all(step.grad_norm and step.loss_or_nan > 0 for step in steps)
     assert [step.lr for step in steps] == pytest.approx([0.01 * 0.9**n for n in range(STEPS)])
     assert steps[1].extra["size"] == 4.0
     assert [step.epoch for step in steps][3::4] == [1.0, 2.0, 3.0]

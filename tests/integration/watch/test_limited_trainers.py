@@ -90,7 +90,7 @@ def test_an_update_that_cannot_be_refused_is_not_called_skipped(
     played = watched.played
     assert played is not None
     steps = played.events(StepFinished)
-    assert math.isnan(steps[2].loss)
+    assert math.isnan(steps[2].loss_or_nan)
     assert [step.skipped for step in steps] == [False] * 6
     assert not torch.isfinite(watched.weights).all()
     raised = [one.kind for one in played.events(AnomalyRaised)]

@@ -24,12 +24,14 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.control_log import ControlWriter
+from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.train.controlled_session import SessionOutcome
 from fttui.engine.train.loop.step_loop import StepLoop
 from fttui.engine.watch import script_run
 from fttui.engine.watch.plain.loop import watch_loop
 from fttui.engine.watch.watch_options import WatchOptions
+from fttui.tui.view_model.step_batch import Steps, decode_batch
 from tests.support.training import Played, Script, ScriptedEventLog, read_records
 
 EPOCHS, ACCUMULATE = 3, 2
@@ -119,7 +121,7 @@ def test_a_watched_loop_without_commands_is_the_same_loop(
     assert [step.samples for _, step in steps] == [8] * 12
     assert steps[3][1].epoch == 1.0
     assert "spread" in steps[0][1].extra
-    assert steps[0][1].loss > 0.1
+    assert steps[0][1].loss_or_nan > 0.1
     (ended,) = played.events(RunEnded)
     assert ended.state is RunState.FINISHED
 
@@ -202,6 +204,68 @@ def test_the_accumulation_of_accelerate_is_repeated_exactly(
     assert len(played.events(RolledBack)) == 1
     assert played.at(StepFinished)[-1][0] == 12
     assert torch.equal(loop.weights, wanted.weights)
+
+
+def silent(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+    """A loop that reports no loss."""
+    self.train_as_before(batches, lambda **figures: None)  # type: ignore[attr-defined]
+
+
+def test_a_loop_that_reports_no_loss_has_a_gap_and_no_loss_of_0(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    monkeypatch.setattr(Loop, "train_as_before", Loop.train, raising=False)
+    monkeypatch.setattr(Loop, "train", silent)
+    loop, played = play(tmp_path, monkeypatch)
+    steps = [step for _, step in played.at(StepFinished)]
+    assert [step.loss for step in steps] == [None] * 12
+    assert all(step.grad_norm for step in steps)
+    assert torch.equal(loop.weights, alone().weights)
+    assert played.events(AnomalyRaised) == []
+    told = [event.text for event in played.events(LogEmitted) if "run.log(loss=loss)" in event.text]
+    assert len(told) == 1
+    payloads = [payload for _, payload in FrameReader(played.run.journal).read()]
+    columns = [part.columns for part in decode_batch(payloads).parts if isinstance(part, Steps)]
+    assert columns
+    assert all("loss" not in one and "grad_norm" in one for one in columns)
+
+
+class WithLabels(nn.Sequential):
+    """A model that returns its loss, as those of transformers do."""
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
+        out = super().forward(x)
+        return out if y is None else {"loss": (out - y).square().mean(), "logits": out}
+
+
+def test_the_loss_that_a_model_returns_stands_in_for_one_that_is_not_reported(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
+    def returning() -> Loop:
+        loop = made()
+        loop.model = WithLabels(*loop.model)  # type: ignore[misc]  # the model is one, too
+        return loop
+
+    def train(self: Loop, batches: Callable[[Any], Any], log: Callable[..., None]) -> None:
+        seen = 0
+        for _ in range(EPOCHS):
+            for x, y in batches(self.loader):
+                loss = self.model(x, y)["loss"]
+                (loss / ACCUMULATE).backward()
+                seen += 1
+                if seen % ACCUMULATE == 0:
+                    self.optimizer.step()
+                    self.scheduler.step()
+                    self.optimizer.zero_grad()
+
+    _, reported = play(tmp_path / "reported", monkeypatch)
+    monkeypatch.setattr(Loop, "make", returning)
+    monkeypatch.setattr(Loop, "train", train)
+    _, played = play(tmp_path / "returned", monkeypatch)
+    found, wanted = ([e.loss for _, e in one.at(StepFinished)] for one in (played, reported))
+    assert found == wanted
+    told = [event for event in played.events(LogEmitted) if "the model returns" in event.text]
+    assert [event.level for event in told] == ["info"]
 
 
 def with_loss_scaler(monkeypatch: Patch, **settings: Any) -> list[torch.amp.GradScaler]:

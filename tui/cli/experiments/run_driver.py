@@ -61,6 +61,14 @@ class TrainedSteps:
     by_others: list[str] = field(default_factory=list)
     """Commands of others that changed how the run trains, each with its issuer."""
 
+    def add_step(self, step: int, loss: float | None) -> None:
+        """Add a finished step with its loss; None if the script of the run reports none."""
+        self.step = step
+        if loss is not None and math.isfinite(loss):
+            self.losses[step] = loss
+        elif loss is not None:
+            self.not_finite += 1
+
 
 Progress = Callable[[TrainedSteps], None]
 
@@ -166,11 +174,7 @@ class RunDriver:
         """Add a record to the steps trained; return whether they have ended."""
         match record.event:
             case StepFinished(loss=loss):
-                found.step = record.step
-                if math.isfinite(loss):
-                    found.losses[record.step] = loss
-                else:
-                    found.not_finite += 1
+                found.add_step(record.step, loss)
             case EvalFinished(metrics=metrics):
                 found.metrics[record.step] = metrics
             case CommandApplied(id=ident, spec=spec) as applied if ident not in self._own:

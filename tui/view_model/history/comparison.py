@@ -156,14 +156,15 @@ def _figures(facts: ComparedRun) -> dict[str, str]:
     if timeline.abandoned_steps:
         found["rolled back"] = f"{timeline.abandoned_steps} steps"
     last = [timeline.steps[step] for step in sorted(timeline.steps)][-_LAST_STEPS:]
+    if losses := [event.loss for event in last if event.loss is not None]:
+        found[f"loss, mean of the last {len(losses)}"] = f"{fmean(losses):.5g}"
     if last:
-        found[f"loss, mean of the last {len(last)}"] = f"{fmean(e.loss for e in last):.5g}"
         found["seconds per step"] = f"{median(e.step_s for e in last):.3g}"
     found |= _used(facts)
-    losses = {s: m["loss"] for s, m in timeline.evaluations.items() if "loss" in m}
-    if losses:
-        best = min(losses, key=lambda step: (losses[step], step))
-        found["best eval.loss"] = f"{losses[best]:.5g} at step {best}"
+    evaluated = {s: m["loss"] for s, m in timeline.evaluations.items() if "loss" in m}
+    if evaluated:
+        best = min(evaluated, key=lambda step: (evaluated[step], step))
+        found["best eval.loss"] = f"{evaluated[best]:.5g} at step {best}"
         newest = max(timeline.evaluations)
         for name, value in timeline.evaluations[newest].items():
             found[f"last eval.{name}"] = f"{value:.5g} at step {newest}"
@@ -191,7 +192,7 @@ def compare_losses(
         unpaired: what makes the batches of the same step differ; empty if they are the same.
     """
     common = sorted(one.steps.keys() & other.steps.keys())
-    pairs = {step: (one.steps[step].loss, other.steps[step].loss) for step in common}
+    pairs = {step: (one.steps[step].loss_or_nan, other.steps[step].loss_or_nan) for step in common}
     different = (step for step, (a, b) in pairs.items() if a != b and not (a != a and b != b))
     first = next(different, None)
     finite = {s: (a, b) for s, (a, b) in pairs.items() if abs(a) < float("inf") > abs(b)}

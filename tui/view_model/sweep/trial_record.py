@@ -51,8 +51,8 @@ class TrialRecord:
         """Add a record; return whether the metric has a new value at `step`."""
         self._measure(record)
         match record.event:
-            case StepFinished(loss=loss):
-                return self._step(record.step, loss)
+            case StepFinished() as step:
+                return self._step(record.step, step.loss_or_nan)
             case EvalFinished(metrics=metrics) if self.by != LOSS:
                 value = metrics.get(self.by.removeprefix(EVAL), math.nan)
                 return self._value(record.step, value)

@@ -91,3 +91,12 @@ def test_the_rate_of_0_at_the_first_step_is_explained(schedule: float, said: boo
 def test_memory_is_drawn_as_a_stack(figures: dict[str, int], filled: list[str]) -> None:
     curves = MEMORY.curves(AppState(run=with_memory(**figures)))
     assert [curve.style for curve in curves if curve.filled] == filled
+
+
+def test_a_loss_that_the_script_does_not_report_is_a_gap_and_said_in_the_title() -> None:
+    run = with_memory(loss=None)
+    assert run.live_value("loss", 1) is None
+    texts = [part.text for part in LOSS.entries(AppState(run=run))]
+    assert "not reported by the script" in texts
+    known = with_memory(loss=2.0)
+    assert "not reported by the script" not in [p.text for p in LOSS.entries(AppState(run=known))]

@@ -380,7 +380,7 @@ def _journal(steps: int = 6000) -> Script:
 
 def _loss(record: Record) -> float:
     assert isinstance(record.event, StepFinished)
-    return record.event.loss
+    return record.event.loss_or_nan
 
 
 def _thinned(script: Script) -> list[Record]:

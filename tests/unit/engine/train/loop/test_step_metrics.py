@@ -32,10 +32,17 @@ class Beside(SingleRank):
         return PendingResult(lambda: np.array([values, self._other]))
 
 
-def total(device: DeviceReading, *theirs: float, listed: bool = True) -> StepTotals:
-    own = RankStep(loss=2.0, grad_norm=1.0, parts={"ce": 3.0})
-    tally = StepMetrics(tokens=10, samples=2)
-    other = [4.0, 5.0, 30.0, 2.0, 0.5, *theirs, 7.0, 50.0, 6.0]
+def total(
+    device: DeviceReading,
+    *theirs: float,
+    listed: bool = True,
+    silent: tuple[bool, bool] = (False, False),
+) -> StepTotals:
+    """Totals of two ranks; `silent` says which of them has reported no loss."""
+    own = RankStep(loss=0.0 if silent[0] else 2.0, grad_norm=1.0, parts={"ce": 3.0})
+    tally = StepMetrics(tokens=10, samples=2, without_loss=silent[0])
+    loss, reported = (0.0, 0.0) if silent[1] else (4.0, 1.0)
+    other = [loss, 5.0, 30.0, 2.0, reported, 0.5, *theirs, 7.0, 50.0, 6.0]
     used = RankUse(8.0, 60.0, 8.0)
     return start_total(own, tally, 0.25, Beside(other), device, used, listed=listed).read()
 
@@ -49,6 +56,17 @@ def test_every_rank_is_in_the_totals_with_what_its_device_tells() -> None:
     assert found.rank_temp_c == [60.0, 88.0]
     assert found.rank_power_w == [300.0, 120.0]
     assert found.uses == [RankUse(8.0, 60.0, 8.0), RankUse(7.0, 50.0, 6.0)]
+
+
+def test_ranks_that_report_no_loss_do_not_count_for_its_mean() -> None:
+    """Many scripts report their loss on rank 0 alone."""
+    device = DeviceReading(100, 97.0, 60.0, 300.0), 90.0, 41.0, 88.0, 120.0
+    found = {silent: total(*device, silent=silent).loss for silent in SILENT}
+    assert found == dict(zip(SILENT, (2.0, 4.0, None), strict=True))
+    assert total(*device, silent=(True, True)).tokens == 40
+
+
+SILENT = ((False, True), (True, False), (True, True))
 
 
 def test_what_one_device_does_not_tell_is_left_out_for_all_and_the_rest_is_there() -> None:

@@ -145,7 +145,7 @@ def test_an_incident_goes_on_after_a_rollback_and_a_second_recovery_is_judged_to
 
 def test_an_incident_that_has_not_recovered_stays_open_until_the_loss_is_back() -> None:
     script = trained()
-    usual = script._step().loss
+    usual = script._step().loss_or_nan
     script.add(raised(script, "spike", "recover spike-60", value=usual * 6, baseline=usual))
     script.spikes = dict.fromkeys(range(61, 91), usual * 5)
     script.train(30).add(AnomalyResolved(id="spike-60", verdict="not recovered"))
