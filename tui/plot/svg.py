@@ -59,8 +59,8 @@ def summary(state: AppState) -> str:
     """Return the state of a run in one line, such as `demo  running  step 40 of 200  loss 1.2`."""
     run = state.run
     of = f" of {run.total_steps:,}" if run.total_steps else ""
-    known = run.last is not None and run.last.loss is not None
-    loss = f"  loss {run.last.loss:.4g}" if known else ""
+    last = run.last.loss if run.last else None
+    loss = "" if last is None else f"  loss {last:.4g}"
     return f"{state.name}  {state.state.value}  step {run.step:,}{of}{loss}"
 
 

@@ -39,6 +39,7 @@ ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENTS = ROOT / ".libraries"
 LORA = ["q_proj", "v_proj"]
 STEPS = 16
+LIMIT_S = 500
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ class Training:
     def alone(self) -> dict[str, torch.Tensor]:
         """Train without fttui; return the trained weights."""
         with self.started("env") as process:
-            assert process.wait(280) == 0, self.said
+            assert process.wait(LIMIT_S) == 0, self.said
         return self.weights
 
     def steered(self) -> RunDirectory:
@@ -181,12 +182,12 @@ class Training:
         exec_ = (python, "-m", "fttui.tui", "exec", "--headless", "--runs-dir", "runs", "--")
         with self.started(*exec_) as process:
             steer(self._run(process))
-            assert process.wait(280) == 0, self.said
+            assert process.wait(LIMIT_S) == 0, self.said
         return self._run(process)
 
     def _run(self, process: subprocess.Popen[bytes]) -> RunDirectory:
         """Return the run once it has trained a step."""
-        until = time.monotonic() + 240
+        until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
             found = [p for p in (self._folder / "runs").glob("*") if not p.name.startswith(".")]
             if found and _trains(run := RunDirectory(found[0])):
@@ -229,7 +230,7 @@ def steer(run: RunDirectory) -> None:
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3 * LIMIT_S)
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_program_that_was_rolled_back_saves_the_weights_of_one_alone(
     name: str, tmp_path: Path
@@ -249,7 +250,7 @@ def test_a_program_that_was_rolled_back_saves_the_weights_of_one_alone(
 
 @pytest.mark.long
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3 * LIMIT_S)
 def test_the_plugin_of_axolotl_watches_without_exec(tmp_path: Path) -> None:
     adapter = {"adapter": "lora", "lora_r": 4, "lora_alpha": 8, "lora_target_modules": LORA}
     library = axolotl(plugins=["fttui.axolotl.Plugin"], **adapter)
