@@ -6,20 +6,12 @@ MessagePack keeps NaN and infinities. A field added to an event later must have 
 
 from __future__ import annotations
 
-import math
-
 import msgspec
 
 from .benchmarks.result import BenchmarkFinished
 from .chat.events import ChatAnswered, ChatAsked, ChatContinued
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
-from .event_parts import (
-    CulpritSearch,
-    KernelTime,
-    ModuleFlow,
-    ProfilePart,
-    RecommendedCommand,
-)
+from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
 from .event_parts import DataFinding as DataFinding
 from .settings import LearningRate, RunSettings
 from .states import RunState
@@ -160,7 +152,7 @@ class StepFinished(Event, frozen=True, kw_only=True, tag="StepFinished"):
     @property
     def loss_or_nan(self) -> float:
         """The loss; NaN if the script has reported none."""
-        return math.nan if self.loss is None else self.loss
+        return float("nan") if self.loss is None else self.loss
 
     @property
     def rate(self) -> LearningRate:
