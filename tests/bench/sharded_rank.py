@@ -86,7 +86,7 @@ def _shared(place: RankPlace, folder: Path, make: Any) -> dict[str, RunDirectory
 def _losses(records: list[Record]) -> dict[int, tuple[float, float]]:
     """Return loss and norm by step, of the last time that a step was trained."""
     return {
-        r.step: (r.event.loss, r.event.grad_norm or 0.0)
+        r.step: (r.event.loss_or_nan, r.event.grad_norm or 0.0)
         for r in records
         if isinstance(r.event, StepFinished)
     }
@@ -158,6 +158,6 @@ def _figures(run: RunDirectory, shape: str, place: RankPlace) -> dict[str, Any]:
         "peaks": peaks if place.device.type == "cuda" else [],
         "planned": plan.allocated / GIB,
         "terms": {name: round(size / GIB, 2) for name, size in plan.terms().items() if size},
-        "losses": [round(event.loss, 3) for _, event in timed[-2:]],
+        "losses": [round(event.loss_or_nan, 3) for _, event in timed[-2:]],
         "notes": "; ".join(warned) or "no warnings",
     }
