@@ -173,6 +173,9 @@ def _line(text: str) -> DataLine:
 def _messages(
     config: RunConfig, progress: Progress, options: argparse.Namespace
 ) -> Iterator[AnyDataMessage]:
+    from ..model.files.model_list import keep_model_list
+
+    keep_model_list()
     from ..model.files.weight_files import check_adapter_weights, check_weight_files
     from ..model.limits import read_limits  # deferred: they import transformers
     from ..model.tokenizer import load_tokenizer, require_folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
@@ -28,9 +28,11 @@ def import_training(task: str, proceed: Callable[[], bool] = lambda: True) -> No
     """
     gc.disable()
     import_module("fttui.engine.train.distributed.place")
+    from ..model.files.model_list import keep_model_list
     from .patches import compile_deferred
 
-    with compile_deferred(), imported_on_use("datasets"):
+    keep_model_list()
+    with compile_deferred(), imported_on_use("datasets"), imported_on_call("scipy.optimize"):
         for part in (*_AFTER_TORCH, "fttui.engine.train.session"):
             if not proceed():
                 return
@@ -40,16 +42,30 @@ def import_training(task: str, proceed: Callable[[], bool] = lambda: True) -> No
         builder_of(task)
 
 
-@contextmanager
-def imported_on_use(name: str) -> Iterator[None]:
+def imported_on_use(name: str) -> AbstractContextManager[None]:
     """Within the block, let `import NAME` make a module that is imported when it is first used.
 
     transformers imports datasets, and thus pandas, to ask whether something is an instance of its
     classes. Most runs never ask. After the block the name is imported as ever, and the modules
     that have the deferred one find the attributes of the imported one in it.
     """
-    spec = None if name in sys.modules else find_spec(name)
-    deferred = None if spec is None else _ImportedOnUse(name, spec)
+    return _deferred(name, _ImportedOnUse)
+
+
+def imported_on_call(name: str) -> AbstractContextManager[None]:
+    """Within the block, let `from NAME import …` give functions that import it when called.
+
+    transformers imports scipy.optimize for the losses of object detection, which no run computes.
+    """
+    return _deferred(name, _ImportedOnCall)
+
+
+@contextmanager
+def _deferred(name: str, kind: type[_ImportedOnUse]) -> Iterator[None]:
+    spec = None
+    with suppress(ModuleNotFoundError):  # of the package that has the module
+        spec = None if name in sys.modules else find_spec(name)
+    deferred = None if spec is None else kind(name, spec)
     if deferred is not None:
         sys.modules[name] = deferred
     try:
@@ -74,3 +90,16 @@ class _ImportedOnUse(ModuleType):
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
         return getattr(import_module(self.__name__), attribute)
+
+
+class _ImportedOnCall(_ImportedOnUse):
+    """Has functions of any name, which import the module of its name when they are called."""
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):
+            raise AttributeError(attribute)
+
+        def called(*given: Any, **named: Any) -> Any:
+            return super(_ImportedOnCall, self).__getattr__(attribute)(*given, **named)
+
+        return called

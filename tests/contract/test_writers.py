@@ -31,6 +31,7 @@ WRITERS = {
     "engine/data/": "the cache of tokenized data of the user",
     "engine/followers/trackers/destinations.py": "the folder of event files that the user names",
     "engine/followers/trackers/sinks/tensorboard.py": "truncates its own file by descriptor",
+    "engine/model/files/model_list.py": "the cache of the user",
     "engine/model/files/package_model.py": "the cache of the user",
     "engine/telemetry/logs.py": "logs of a run folder, which was checked for links before",
     "engine/train/checkpoint/node_files.py": "a checkpoint folder that was just made",

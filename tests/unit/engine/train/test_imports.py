@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from fttui.engine.train.imports import imported_on_use
+from fttui.engine.train.imports import imported_on_call, imported_on_use
 
 
 def test_imports_end_before_the_next_part_when_they_are_not_to_go_on() -> None:
@@ -67,7 +67,18 @@ def test_only_next_token_training_imports_trl_and_datasets(task: str, loaded: bo
 import sys
 from fttui.engine.train.imports import import_training
 import_training({task!r})
-print("trl" in sys.modules, "datasets" in sys.modules)
+print("trl" in sys.modules, "datasets" in sys.modules, "scipy.optimize" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{loaded} {loaded}\n"
+    assert done.stdout == f"{loaded} {loaded} False\n"
+
+
+def test_a_function_imports_its_module_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    with imported_on_call("colorsys"), imported_on_call("fttui_no_such_package.part"):
+        from colorsys import rgb_to_hsv
+
+        assert "rgb_to_hsv" not in vars(sys.modules["colorsys"])
+    assert "colorsys" not in sys.modules
+    assert rgb_to_hsv(0, 0, 1)[2] == 1
+    assert "colorsys" in sys.modules
