@@ -35,7 +35,7 @@ from fttui.engine.train.loop.step_metrics import _combine, lists_ranks
 from tests.support.ranks import in_ranks
 
 NEWS = [7, 0, 0]
-NUMBERS = [1.0] * 14
+NUMBERS = [1.0] * 16
 """As many figures as a rank reports in a step of a task with three parts of the loss."""
 
 

@@ -138,25 +138,26 @@ class StepConclusion:
             self._agreement,
             self._reading(step.memory),
             self._meter.own,
+            lacking=(lacking := self._lacks_targets(step)),
             listed=lists_ranks(step.number, self._agreement.world_size),
         )
-        if step.tally.without_targets or self._found_without_targets(step):
+        # All ranks have sent their figures, so one that waits for them waits for no decision.
+        if step.tally.without_targets or (lacking and totals.read().without_targets):
             step.tally.mark_without_targets()
             decision = nothing_to_learn(step.number)
         else:
             decision = self._monitor.judge(step.number, own.loss, own.grad_norm, step.nonfinite)
         step.judged(decision, totals, self._loss_scale() if self._loss_scale else None)
 
-    def _found_without_targets(self, step: StepRecord) -> bool:
-        """Return whether the step of a script has a loss of NaN or 0 because it has no target.
+    def _lacks_targets(self, step: StepRecord) -> bool:
+        """Return whether a script has a loss of NaN or 0 on this rank because it has no target.
 
-        One rank does not know the targets of others, and an update that the device has applied is
-        not taken back.
+        An update that the device has applied is not taken back.
         """
-        checks, own = step.tally.lacks_targets, step.known
+        own = step.known
         applied = step.held is not None and not own.held
         odd = math.isnan(own.loss) or (own.loss == 0 and not applied)
-        return odd and bool(checks) and self._agreement.alone and all(check() for check in checks)
+        return odd and step.tally.all_lack_targets
 
     def _reading(self, now: MemoryReading) -> DeviceReading:
         return DeviceReading(self._held_bytes, now.gpu_util, now.gpu_temp_c, now.gpu_power_w)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -59,6 +60,11 @@ class StepMetrics:
             self.lacks_targets.append(check)
         samples = batch.pop("document_count", None) or batch.get("pair_count")
         self.samples += int(samples or len(batch["input_ids"]))
+
+    @property
+    def all_lack_targets(self) -> bool:
+        """Whether no micro-batch of a script has a target on this rank."""
+        return bool(self.lacks_targets) and all(check() for check in self.lacks_targets)
 
     def mark_without_targets(self) -> None:
         """Note that the step has nothing to learn on any rank."""
@@ -179,6 +185,8 @@ class StepTotals(NamedTuple):
     rank_util: list[float]
     rank_temp_c: list[float]
     rank_power_w: list[float]
+    without_targets: bool = False
+    """Whether every rank has found that its part of the step has no target."""
 
 
 LISTED_RANKS = 16
@@ -202,6 +210,8 @@ class DeviceReading(NamedTuple):
 
 _READINGS = len(DeviceReading._fields)
 _USES = len(RankUse._fields)
+_USE = slice(-_USES - 1, -1)
+"""The usage in a row; the last value says whether the rank has no target."""
 
 
 def start_total(
@@ -212,17 +222,24 @@ def start_total(
     device: DeviceReading,
     use: RankUse,
     *,
+    lacking: bool = False,
     listed: bool = True,
 ) -> PendingResult[StepTotals]:
-    """Start to combine the figures of all ranks; the result is read after the update.
+    """Start to combine the figures of all ranks; the result is read after the update, or before.
 
-    `listed` is whether the result has the lists by rank.
+    `lacking` is whether this rank has found that its part has no target, `listed` whether the
+    result has the lists by rank.
     """
     counts = [float(tally.tokens + own.tokens), float(tally.samples), float(not tally.without_loss)]
     readings = [math.nan if value is None else float(value) for value in device]
-    mine = [own.loss, *own.parts.values(), *counts, own_s, *readings, *use]
+    mine = [own.loss, *own.parts.values(), *counts, own_s, *readings, *use, float(lacking)]
     table = agreement.start_table(mine)
-    return PendingResult(lambda: _combine(table.read(), list(own.parts), listed=listed))
+
+    @functools.cache
+    def combined() -> StepTotals:
+        return _combine(table.read(), list(own.parts), listed=listed)
+
+    return PendingResult(combined)
 
 
 def _combine(table: Table, names: list[str], *, listed: bool) -> StepTotals:
@@ -232,11 +249,11 @@ def _combine(table: Table, names: list[str], *, listed: bool) -> StepTotals:
     """
     if len(table) == 1:
         return _of_one(table[0].tolist(), names)
-    count, first_use = len(names), RankUse(*table[0, -_USES:].tolist())
+    count, first_use = len(names), RankUse(*table[0, _USE].tolist())
     sums = table.sum(axis=0).tolist()
     means = [total / len(table) for total in sums[1 : 1 + count]]
     tokens, samples, reported = sums[1 + count : 4 + count]
-    others = RankUse(*table[1:, -_USES:].sum(axis=0).tolist())
+    others = RankUse(*table[1:, _USE].sum(axis=0).tolist())
     seconds = table[:, 4 + count]
     return StepTotals(
         loss=sums[0] / reported if reported else None,
@@ -245,6 +262,7 @@ def _combine(table: Table, names: list[str], *, listed: bool) -> StepTotals:
         samples=round(samples),
         skew_s=float(seconds.max() - seconds.min()),
         uses=[first_use, others],
+        without_targets=sums[-1] == len(table),
         **_by_rank(table, count, listed=listed),
     )
 
@@ -254,7 +272,7 @@ def _by_rank(table: Table, parts: int, *, listed: bool) -> dict[str, list[Any]]:
     names = ("rank_s", "rank_tokens", "rank_mem_bytes", "rank_util", "rank_temp_c", "rank_power_w")
     if not listed:
         return {name: [] for name in names}
-    columns = [table[:, 4 + parts], table[:, 1 + parts], *table[:, 5 + parts : -_USES].T]
+    columns = [table[:, 4 + parts], table[:, 1 + parts], *table[:, 5 + parts : _USE.start].T]
     columns[2:] = [column[: 0 if np.isnan(column).any() else None] for column in columns[2:]]
     whole = {"rank_tokens", "rank_mem_bytes"}
     return {
@@ -270,7 +288,7 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
         row[1 : 1 + len(names)],
         row[1 + len(names) :],
     )
-    device, use = device[:_READINGS], device[_READINGS:]
+    device, use, lacking = device[:_READINGS], device[_READINGS:-1], device[-1]
     memory, util, temp_c, power_w = ([] if math.isnan(value) else [value] for value in device)
     return StepTotals(
         loss if reported else None,
@@ -285,4 +303,5 @@ def _of_one(row: list[float], names: list[str]) -> StepTotals:
         util,
         temp_c,
         power_w,
+        lacking > 0,
     )

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from fttui.engine.errors import CheckpointError
@@ -42,7 +43,7 @@ def total(
     own = RankStep(loss=0.0 if silent[0] else 2.0, grad_norm=1.0, parts={"ce": 3.0})
     tally = StepMetrics(tokens=10, samples=2, without_loss=silent[0])
     loss, reported = (0.0, 0.0) if silent[1] else (4.0, 1.0)
-    other = [loss, 5.0, 30.0, 2.0, reported, 0.5, *theirs, 7.0, 50.0, 6.0]
+    other = [loss, 5.0, 30.0, 2.0, reported, 0.5, *theirs, 7.0, 50.0, 6.0, 0.0]
     used = RankUse(8.0, 60.0, 8.0)
     return start_total(own, tally, 0.25, Beside(other), device, used, listed=listed).read()
 
@@ -73,6 +74,17 @@ def test_what_one_device_does_not_tell_is_left_out_for_all_and_the_rest_is_there
     found = total(DeviceReading(100, None, 60.0, 300.0), math.nan, 41.0, 88.0, 120.0)
     assert (found.rank_mem_bytes, found.rank_util) == ([], [])
     assert found.rank_temp_c == [60.0, 88.0]
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(True, 1.0), (True, 0.0), (False, 1.0)])
+def test_a_step_has_no_target_if_every_rank_has_none(own: bool, theirs: float) -> None:
+    step, use = RankStep(math.nan, math.nan, {}), RankUse(1.0, 1.0, 1.0)
+    other = [math.nan, 8.0, 1.0, 1.0, 0.5, *[math.nan] * 4, 1.0, 1.0, 1.0, theirs]
+    ranks = start_total(step, StepMetrics(), 0.5, Beside(other), DeviceReading(), use, lacking=own)
+    assert ranks.read().without_targets == (own and theirs == 1.0)
+    assert ranks.read() is ranks.read()
+    alone = start_total(step, StepMetrics(), 0.5, SingleRank(), DeviceReading(), use, lacking=own)
+    assert alone.read().without_targets == own
 
 
 def test_a_step_without_lists_has_the_same_totals() -> None:
