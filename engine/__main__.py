@@ -6,6 +6,7 @@ hub started before the training stack is imported, so viewers see the progress o
 
 from __future__ import annotations
 
+import atexit
 import gc
 import logging
 import os
@@ -16,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from shlex import quote
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -461,5 +462,19 @@ def _close_forced(event_log: EventLog, journal_writer: JournalWriter | None) -> 
     journal_writer.close()
 
 
+def leave(exit_code: int) -> NoReturn:
+    """End the process; one of several ranks runs functions of `atexit`, but Python does not end.
+
+    Threads that wait for another rank, in torch's code, may return while Python ends, and that
+    aborts the process: a run that had finished would count as crashed on its node.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)
+    sys.exit(exit_code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

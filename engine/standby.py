@@ -15,7 +15,7 @@ import socket
 import sys
 from contextlib import suppress
 
-from .__main__ import main
+from .__main__ import leave, main
 from .telemetry.logs import quieten_libraries
 from .train.imports import import_training
 
@@ -73,4 +73,4 @@ def _write_to(log: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(stand_by(sys.argv[1]))
+    leave(stand_by(sys.argv[1]))

@@ -37,5 +37,5 @@ def test_two_processes_of_a_launcher_are_one_run(tmp_path: Path, name: str) -> N
     assert f"{name}: process 1 of 2 on node 0 of 1" in ended.stdout
     found = events(only_run(tmp_path / "runs"), tmp_path / "runs")
     started = [one for one in found if one["type"] == "RunStarted" and one["devices"]]
-    assert len(started[0]["devices"]) == 2
+    assert [len(one["devices"]) for one in started] == [2], (found, ended.stdout + ended.stderr)
     assert [one["step"] for one in found if one["type"] == "StepFinished"] == [1, 2, 3, 4]
