@@ -18,6 +18,9 @@ def why_not_fast(config: RunConfig, kind: str) -> str | None:
     train, attention = config.train, config.model.attention
     reasons = {
         "train.fast is off": train.fast == "off",
+        "train.optimizer: sophia samples labels between the output head and the backward pass": (
+            train.optimizer == "sophia"
+        ),
         "model.quantize: int8 separates outliers, whose number depends on the data": (
             config.model.quantize == "int8"
         ),

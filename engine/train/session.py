@@ -14,6 +14,7 @@ from ..config.memory.contrastive_candidates import candidate_facts
 from ..config.memory.estimate import MemoryEstimate
 from ..config.memory.micro_batch import smaller_micro_batch
 from ..config.schema import RunConfig
+from ..config.sections.optimizers import passes_fact
 from ..config.step_plan import in_steps, plan_steps
 from ..core.memory_watch import MemoryPlanCheck
 from ..data.batches.batch_source import BatchSource
@@ -425,6 +426,8 @@ def facts_before(
     if config.train.nodes > 1:
         ranks += f" on {config.train.nodes} nodes"
     facts = {"ranks": ranks, **candidate_facts(config), "fast mode": trainer.forward.fact}
+    if costs := passes_fact(config.train):
+        facts["optimizer"] = costs
     facts |= mix_facts(config, examples.mix, setup.plan)
     if trainer.sharded is not None:
         shared = (

@@ -60,6 +60,9 @@ OPTIMIZED: dict[str, tuple[str, dict[str, Any]]] = {
     "ademamix": ("sft", {}),
     "adopt": ("sft", {}),
     "stable_adamw": ("sft", {}),
+    "sam": ("contrastive", {"contrastive__learn_temperature": True, "train__neftune": 5,
+                            "train__sam__base": "lookahead"}),
+    "sophia": ("sft", {"train__sophia__every": 3, "train__lr": 1e-3}),
     "galore": ("sft", WHOLE),
     "apollo": ("sft", WHOLE),
 }  # fmt: skip

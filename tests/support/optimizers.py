@@ -24,7 +24,7 @@ from fttui.engine.train.checkpoint.rng import (
     rng_from_tensors,
     rng_to_tensors,
 )
-from fttui.engine.train.loop.optimizer_kinds import OWN, build_own
+from fttui.engine.train.loop.optimizer_kinds import OWN, SophiaG, build_own
 
 Make = Callable[[list[Tensor]], Any]
 SHAPES = ((512, 256), (96, 64), (7,))
@@ -48,6 +48,7 @@ def makers() -> dict[str, Make]:
         "adafactor": lambda p: Adafactor(p, lr=1e-2, scale_parameter=False, relative_step=False),
         "adafactor, own lr": Adafactor,
         "sgd, momentum": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+        "sam": lambda p: torch.optim.AdamW(p, lr=1e-2),  # the weights it keeps are no state
         **{name: _own(name) for name in OWN},
     }
 
@@ -90,6 +91,8 @@ class Trained:
             generator = torch.Generator().manual_seed(step)
             for weight in self.weights:
                 weight.grad = torch.randn(weight.shape, generator=generator).to(weight)
+            if isinstance(self.optimizer, SophiaG) and step % 2 == 0:
+                self.optimizer.take_estimate({w: w.grad / 8 for w in self.weights}, 40)  # type: ignore[misc, operator]
             self.optimizer.step()
         return self
 

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from ..fast_mode import MIXTURE_OF_EXPERTS, refusal, why_not_fast
 from ..memory.hardware import Hardware
 from ..schema import RunConfig
-from ..sections.optimizers import OPTIMIZERS
+from ..sections.optimizers import OPTIMIZERS, base_key
 from .budget import limit_without_power, no_power
 from .problem import Problem
 from .sharding import sharded_experts, sharded_vision
@@ -106,11 +106,11 @@ def _check_graphs(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
 
 
 def _check_package(config: RunConfig, hardware: Hardware) -> Iterator[Problem]:
-    name = config.train.optimizer
+    name = config.train.base_optimizer
     library = OPTIMIZERS[name].library
     if library == "pytorch-optimizer" and find_spec("pytorch_optimizer") is None:
         yield Problem(
-            "train.optimizer",
+            base_key(config.train),
             f"{name} is in the package pytorch-optimizer, which is not installed; pip install "
             "'fttui[optimizers]', or choose adamw",
         )

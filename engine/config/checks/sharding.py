@@ -115,7 +115,13 @@ def _adapter(config: RunConfig) -> Iterator[Problem]:
 
 def _optimizer(config: RunConfig) -> Iterator[Problem]:
     train = config.train
-    if not OPTIMIZERS[train.optimizer].elementwise:
+    if OPTIMIZERS[train.optimizer].copies:
+        yield Problem(
+            "train.optimizer",
+            f"got {train.optimizer}, whose second pass needs whole weights and gradients on each "
+            f"rank; set train.optimizer: adamw, {_KEEP}",
+        )
+    elif not OPTIMIZERS[train.optimizer].elementwise:
         known = ", ".join(name for name, kind in OPTIMIZERS.items() if kind.elementwise)
         yield Problem(
             "train.optimizer",

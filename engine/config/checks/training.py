@@ -24,7 +24,7 @@ from ...protocol.settings import why_without_effect
 from ..fast_mode import refusal, why_not_fast
 from ..memory.streaming import why_not_streamed
 from ..schema import RunConfig
-from ..sections.optimizers import OPTIMIZERS
+from ..sections.optimizers import kind_of
 from ..tasks import COMPARING_TASKS
 from .problem import Problem
 
@@ -74,7 +74,7 @@ def _check_intervals(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_moments(config: RunConfig) -> Iterator[Problem]:
-    train, kind = config.train, OPTIMIZERS[config.train.optimizer]
+    train, kind = config.train, kind_of(config.train)
     settings = {
         "train.betas": (train.betas, kind.betas),
         "train.epsilon": (train.epsilon, kind.epsilon),
@@ -84,7 +84,7 @@ def _check_moments(config: RunConfig) -> Iterator[Problem]:
         if value is not None and not having:
             yield Problem(
                 key,
-                f"got {value}, which train.optimizer: {train.optimizer} does not have; remove it",
+                f"got {value}, which the optimizer {train.base_optimizer} does not have; remove it",
             )
 
 
@@ -237,7 +237,7 @@ def _check_schedule(config: RunConfig) -> Iterator[Problem]:
 
 
 def _check_projection(config: RunConfig) -> Iterator[Problem]:
-    train, kind = config.train, OPTIMIZERS[config.train.optimizer]
+    train, kind = config.train, kind_of(config.train)
     if not kind.projects:
         if train.projection != type(train.projection)():
             yield Problem(
@@ -259,6 +259,23 @@ def _check_projection(config: RunConfig) -> Iterator[Problem]:
             "train.optimizer",
             f"got {train.optimizer}, whose projections each rank would choose for itself, so that "
             f"their weights would drift apart; set train.{key}: 1, or train.optimizer: adamw",
+        )
+
+
+def _check_second_pass(config: RunConfig) -> Iterator[Problem]:
+    train, usual = config.train, type(config.train)()
+    for name in ("sam", "sophia"):
+        if train.optimizer != name and getattr(train, name) != getattr(usual, name):
+            yield Problem(
+                f"train.{name}",
+                f"is set, but train.optimizer is {train.optimizer}; set train.optimizer: {name}, "
+                "or remove it",
+            )
+    if train.optimizer == "sophia" and config.task != "sft":
+        yield Problem(
+            "train.optimizer",
+            f"got sophia, which estimates the curvature of the next-token loss, but task "
+            f"{config.task} has another loss; set train.optimizer: adamw",
         )
 
 
@@ -408,6 +425,7 @@ TRAINING = (
     _check_intervals,
     _check_moments,
     _check_projection,
+    _check_second_pass,
     _check_targets,
     _check_start,
     _check_init,

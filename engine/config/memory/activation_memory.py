@@ -378,6 +378,7 @@ class MicroBatchShape:
             config.task != "sft"
             or config.train.label_smoothing > 0
             or config.train.focal > 0
+            or config.train.optimizer == "sophia"
             or arch.scaled_logits
             or arch.capped_logits
             or arch.sees_images

@@ -12,7 +12,7 @@ from typing import Literal
 from msgspec.structs import replace
 
 from ..schema import RunConfig
-from ..sections.optimizers import TrainedTensor, state_bytes
+from ..sections.optimizers import OPTIMIZERS, TrainedTensor, state_bytes
 from .activation_memory import MicroBatchShape, Moment, in_fast_mode
 from .architecture import Architecture, read_architecture
 from .contrastive_candidates import hard_negatives_used
@@ -85,8 +85,8 @@ class MemoryEstimate:
     non_quantized: int
     """Embeddings, output head, norms and vision tower."""
     adapters: int
-    """Trained weights, their moving average if one is kept, and their copy from the start if that
-    is the reference."""
+    """Trained weights, their moving average if one is kept, their copy from the start if that is
+    the reference, and what SAM or Sophia hold during their second pass."""
     gradients: int
     """Gradients of the trained weights, and DDP's copy of them."""
     optimizer: int
@@ -252,11 +252,13 @@ def _casts(config: RunConfig, arch: Architecture, trained: int, formats: _Format
 
 
 def _copies(config: RunConfig, trained: int, formats: _Formats) -> int:
-    """Return the bytes of copies of the trained weights: the moving average and the reference."""
+    """Return the bytes of copies of the trained weights.
+
+    They are the moving average, the reference, and what an optimizer holds during another pass.
+    """
     average = 4 * trained if config.train.ema else 0
-    if config.copies_reference:
-        return average + trained * formats.adapter
-    return average
+    copies = config.copies_reference + OPTIMIZERS[config.train.optimizer].copies
+    return average + copies * trained * formats.adapter
 
 
 def _loading(config: RunConfig, arch: Architecture, formats: _Formats, held: float) -> float:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..checks.sharding import check_sharding
 from ..schema import RunConfig
+from ..sections.optimizers import base_key, with_base
 from .architecture import Architecture
 from .estimate import GIB, MemoryEstimate, estimate_memory
 from .hardware import Hardware
@@ -389,7 +390,7 @@ def _changes(arch: Architecture) -> Iterator[tuple[_Text, _Change]]:
         lambda c: "Set train.strategy: fsdp (the same result, more traffic between the devices)",
         lambda c: _split(c, arch, "fsdp"),
     )
-    yield lambda c: "Set train.optimizer: paged_adamw_8bit", _paged
+    yield lambda c: f"Set {base_key(c.train)}: paged_adamw_8bit", _paged
     yield lambda c: "Set train.fast: off (the same result, slower)", _without_graphs
     yield (
         lambda c: "Set train.activations: host (the same result, somewhat slower)",
@@ -435,7 +436,8 @@ def _split(config: RunConfig, arch: Architecture, strategy: str) -> RunConfig:
 
 
 def _paged(config: RunConfig) -> RunConfig:
-    return config if config.train.shards else _with_train(config, optimizer="paged_adamw_8bit")
+    other = replace(config, train=with_base(config.train, "paged_adamw_8bit"))
+    return config if config.train.shards else other
 
 
 def _without_graphs(config: RunConfig) -> RunConfig:
@@ -487,9 +489,8 @@ def _fewer_pairs(config: RunConfig) -> RunConfig:
     At least two pairs remain, because a single one may have no negative.
     """
     batch = config.train.micro_batch_size
-    if config.task != "contrastive" or batch < 4:
-        return config
-    return _with_train(config, batch=batch // 2)
+    halved = config.task == "contrastive" and batch >= 4
+    return _with_train(config, batch=batch // 2) if halved else config
 
 
 def _lower_rank(config: RunConfig) -> RunConfig:

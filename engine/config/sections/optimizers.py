@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import msgspec
+
 from .train import TrainConfig
 
 Library = Literal["torch", "transformers", "bitsandbytes", "pytorch-optimizer"]
@@ -68,6 +70,9 @@ class OptimizerKind:
     """Whether the state of a matrix is that of its projection to `train.projection.rank`."""
     at_random: bool = False
     """Whether the projection is random; its rank is then the configured one for any matrix."""
+    copies: int = 0
+    """Copies of the trained weights, or tensors as large, that are held while it passes again over
+    the micro-batches of a step; 0 for an optimizer with a single pass."""
 
     def state_bytes(self, tensor: TrainedTensor, weight_bytes: int, rank: int) -> float:
         """Return the bytes of the state of one weight, as far as they grow with its size.
@@ -123,29 +128,69 @@ OPTIMIZERS: dict[str, OptimizerKind] = {
     "stable_adamw": replace(_adam(), compensated=True),
     "galore": replace(_adam(), projects=True),
     "apollo": replace(_adam(), projects=True, at_random=True),
+    "sam": replace(_adam("torch"), copies=1),
+    "sophia": replace(_adam("torch"), copies=1),
 }
-"""Every optimizer by its name in the configuration."""
+"""Every optimizer by its name in the configuration; `sam` has the state of `train.sam.base`."""
 
 NOT_OFFERED = {
-    "sam": "it computes two gradients in each step, but guard, rollback and CUDA graphs work with "
-    "one; pytorch-optimizer has it for a script of your own",
-    "sophia": "it differentiates the gradient again, which quantized weights, recomputed layers "
-    "and CUDA graphs do not allow; pytorch-optimizer has it for a script of your own",
     "prodigy": "it estimates one rate for all parameter groups, whatever their ratios; measure a "
     "rate with `fttui lr-find`",
     "schedule_free": "it needs other weights in evaluations than in training; train.ema with "
     "train.schedule: constant averages too",
 }
 """Optimizers that people ask for and fttui does not have, each with the reason and a way out."""
-_OTHER_NAMES = {"sophiah": "sophia", "sophiag": "sophia", "asam": "sam", "gsam": "sam"}
+_OTHER_NAMES = {
+    "asam": "asam is train.optimizer: sam with train.sam.adaptive: true",
+    "gsam": "gsam is not offered; train.optimizer: sam is the method that it changes",
+    "sophiag": "sophiag is train.optimizer: sophia",
+    "sophiah": "sophiah is not offered: it differentiates the gradient again, which quantized "
+    "weights and recomputed layers do not allow; train.optimizer: sophia estimates the curvature "
+    "from gradients alone",
+}
 
 
 def why_not_offered(name: str) -> str:
     """Return why fttui lacks an optimizer that is in `NOT_OFFERED`; empty for any other name."""
     plain = name.lower().replace("-", "_")
-    plain = _OTHER_NAMES.get(plain, plain)
+    if plain in _OTHER_NAMES:
+        return _OTHER_NAMES[plain]
     found = next((known for known in NOT_OFFERED if plain.startswith(known)), None)
     return f"{name} is not offered: {NOT_OFFERED[found]}" if found else ""
+
+
+def kind_of(train: TrainConfig) -> OptimizerKind:
+    """Return the optimizer that makes the updates of a run, below SAM if that is configured."""
+    return OPTIMIZERS[train.base_optimizer]
+
+
+def base_key(train: TrainConfig) -> str:
+    """Return the key that names the optimizer which makes the updates."""
+    return "train.sam.base" if train.optimizer == "sam" else "train.optimizer"
+
+
+def with_base(train: TrainConfig, name: str) -> TrainConfig:
+    """Return the section with another optimizer for the updates; SAM stays."""
+    if train.optimizer == "sam":
+        return msgspec.structs.replace(train, sam=msgspec.structs.replace(train.sam, base=name))
+    return msgspec.structs.replace(train, optimizer=name)
+
+
+def passes_fact(train: TrainConfig) -> str:
+    """Return what the additional passes of an optimizer cost, in words; empty without any."""
+    if train.optimizer == "sam":
+        form = "ASAM" if train.sam.adaptive else "SAM"
+        return (
+            f"{form} with {train.sam.base}, rho {train.sam.rho:g}: every step passes twice over "
+            "its micro-batches, so it takes about twice as long"
+        )
+    if train.optimizer == "sophia":
+        every = train.sophia.every
+        return (
+            f"one step of {every} passes once more over its micro-batches to estimate the "
+            f"curvature, which adds about {1 / every:.0%} to the time of training"
+        )
+    return ""
 
 
 def state_bytes(
@@ -158,7 +203,7 @@ def state_bytes(
         tensors: The trained weights.
         weight_bytes: Bytes per element of a weight, 2 or 4.
     """
-    kind = OPTIMIZERS[train.optimizer]
+    kind = kind_of(train)
     if kind.plain and not train.momentum:
         return 0, 0
     rank = train.projection.rank

@@ -71,6 +71,50 @@ class ProjectionConfig(Section, frozen=True, kw_only=True):
     """Factor on projected updates; apollo usually has 1."""
 
 
+class SamConfig(Section, frozen=True, kw_only=True):
+    """Sharpness-aware minimization: the gradient is taken where the loss near the weights is high.
+
+    Each step passes twice over its micro-batches: at the weights, and at the weights moved by `rho`
+    along that gradient. The second gradient makes the update.
+    """
+
+    rho: Positive = 0.05
+    """How far the weights are moved: the norm of the change over all trained weights."""
+    adaptive: bool = False
+    """Move each weight in proportion to its square, so that `rho` does not depend on the scale of
+    the weights (ASAM); `rho` is then about ten times as large."""
+    base: Literal[
+        "adamw",
+        "adamw_8bit",
+        "paged_adamw_8bit",
+        "adafactor",
+        "lion",
+        "lion_8bit",
+        "paged_lion_8bit",
+        "lamb",
+        "sgd",
+        "muon",
+        "lookahead",
+        "ranger",
+        "lars",
+        "adan",
+        "ademamix",
+        "adopt",
+        "stable_adamw",
+    ] = "adamw"
+    """The optimizer that makes the update."""
+
+
+class SophiaConfig(Section, frozen=True, kw_only=True):
+    """Sophia-G: updates divided by an estimate of the curvature of the next-token loss."""
+
+    rho: Positive = 0.04
+    """Weight of the curvature: smaller values bound more elements of an update by the learning
+    rate."""
+    every: Count = 10
+    """Steps between two estimates, each of which passes once more over the micro-batches."""
+
+
 class TrainConfig(Section, frozen=True, kw_only=True):
     """Optimizer, learning rate, batch size, memory and speed."""
 
@@ -145,11 +189,14 @@ class TrainConfig(Section, frozen=True, kw_only=True):
         "stable_adamw",
         "galore",
         "apollo",
+        "sam",
+        "sophia",
     ] = "adamw"
     """Optimizer. muon: Muon for the matrices of layers, AdamW for the rest; lookahead: AdamW with
-    slow weights; galore, apollo: AdamW on projected gradients, for adapter: none. lamb, ranger,
-    lars, adan, ademamix, adopt, stable_adamw, galore and apollo need the package
-    pytorch-optimizer."""
+    slow weights; galore, apollo: AdamW on projected gradients, for adapter: none; sam: the one in
+    `sam.base`, with the gradient of a second pass; sophia: curvature of the next-token loss, for
+    task sft. lamb, ranger, lars, adan, ademamix, adopt, stable_adamw, galore and apollo need the
+    package pytorch-optimizer."""
     weight_decay: NonNegative = 0.0
     """Weight decay of the optimizer. The command `weight_decay` changes it while the run trains."""
     betas: tuple[Momentum, Momentum] | None = None
@@ -161,6 +208,8 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     momentum: Momentum | None = None
     """Momentum of sgd, lars and muon; null: none for sgd, otherwise as usual for the optimizer."""
     projection: ProjectionConfig = ProjectionConfig()
+    sam: SamConfig = SamConfig()
+    sophia: SophiaConfig = SophiaConfig()
     clip: NonNegative = 1.0
     """Largest gradient norm; larger gradients are scaled down to it; 0 is off. The command `clip`
     changes it while the run trains."""
@@ -226,6 +275,11 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     average is used for evaluations, samples and exports; checkpoints hold it too."""
     early_stop: EarlyStopConfig | None = None
     """Write a checkpoint and end the run when a metric stops improving; null trains all steps."""
+
+    @property
+    def base_optimizer(self) -> str:
+        """The optimizer that makes the updates: that of `sam.base` with sam."""
+        return self.sam.base if self.optimizer == "sam" else self.optimizer
 
     @property
     def ranks(self) -> int:

@@ -9,7 +9,7 @@ The hooks of one optimizer step, in order:
 | `Trainer.training_step`, at its start | `may_continue` | drop the step |
 | `Accelerator.backward` | `may_backward` | drop the step; conclude the step before |
 | `Trainer.training_step`, at its end | `record_loss` | the loss of the step |
-| `Trainer._clip_grad_norm` | `check_update` | set the learning rate, clip, check the update |
+| `Trainer._clip_grad_norm` | `check_update` | pass again (SAM, Sophia), clip, check the update |
 | `optimizer.step` | `may_update`, `gated` | refuse the update |
 | `TrainerCallback.on_optimizer_step` | `optimizer_stepped` | update the moving average |
 | `TrainerCallback.on_step_end` | `end_step` | journal the step, or undo it |
@@ -46,6 +46,7 @@ from ..position import Position
 from ..profiler_spans import span
 from .clipping import clip_gradients
 from .optimizers import OwnOptimizer, lr_ratio
+from .passes.choose import extra_pass_of
 from .step_loop import StepLoop
 from .update_gate import gate_of
 from .update_seams import connect_updates
@@ -82,6 +83,7 @@ class SteppedTrainer(OwnOptimizer):
         self.recipe = recipe
         self.position = position
         self.lr_factor = lr_factor
+        self.extra_pass = extra_pass_of(recipe, self)
         super().__init__(**kwargs)
 
     def choose_forward(
@@ -185,6 +187,7 @@ class SteppedTrainer(OwnOptimizer):
             return [], None
         batches = self.step_loop.fetch(num_batches)
         items = self._get_num_items_in_batch(batches, device)
+        self.extra_pass.begin(batches, items)
         self.prepare_step(batches)
         if self.nothing_to_learn(batches):
             self.step_loop.tally.mark_without_targets()
@@ -252,7 +255,8 @@ class SteppedTrainer(OwnOptimizer):
     def _clip_grad_norm(self, model: Any) -> Tensor:
         """Apply settings, clip and check the update, between backward pass and optimizer step.
 
-        Return the gradient norm before clipping.
+        If the optimizer needs another pass over the micro-batches, it is made first. Return the
+        gradient norm before clipping.
         """
 
         def clip(limit: float) -> Tensor:
@@ -263,8 +267,16 @@ class SteppedTrainer(OwnOptimizer):
             clip_norm = partial(self.accelerator.clip_grad_norm_, trained)  # type: ignore[attr-defined]  # of the trainer
             return clip_gradients(trained, self.recipe, limit, clip_norm)
 
+        self.average_own_gradients()
+        self.extra_pass.run(model)
         with span("judge"):
             return self.step_loop.check_update(clip)
+
+    def average_own_gradients(self) -> None:
+        """Average the gradients of parameters outside of the model over all ranks.
+
+        Called after the last backward pass of a step, and of an additional pass.
+        """
 
     def _get_grad_norm(self, model: Any, grad_norm: Any = None) -> Any:
         return grad_norm

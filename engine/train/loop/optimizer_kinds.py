@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import AdamW, Muon, Optimizer
 
 from ...config.schema import TrainConfig
+from ...config.sections.optimizers import base_key
 from ...errors import ConfigError
 from ..patches import share_optimizer
 
@@ -54,8 +55,8 @@ def _of_package(kind: str, *, projected: bool = False, **settings: Any) -> Build
             if error.name != "pytorch_optimizer":
                 raise
             raise ConfigError(
-                f"train.optimizer: {recipe.optimizer} is in the package pytorch-optimizer, which "
-                "is not installed; pip install 'fttui[optimizers]', or choose adamw"
+                f"{base_key(recipe)}: {recipe.base_optimizer} is in the package pytorch-optimizer, "
+                "which is not installed; pip install 'fttui[optimizers]', or choose adamw"
             ) from None
         if projected:
             groups = [{**group, **_projection(recipe)} for group in groups]
@@ -83,6 +84,10 @@ def _lookahead(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Op
     return LookaheadAdamW(groups, lr=recipe.lr, **given)
 
 
+def _sophia(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
+    return SophiaG(groups, recipe.lr, rho=recipe.sophia.rho, **given)
+
+
 def _sgd(groups: Groups, recipe: TrainConfig, given: dict[str, Any]) -> Optimizer:
     return torch.optim.SGD(groups, lr=recipe.lr, **given)
 
@@ -91,6 +96,7 @@ OWN: dict[str, Build] = {
     "sgd": _sgd,
     "muon": _muon,
     "lookahead": _lookahead,
+    "sophia": _sophia,
     # The LAMB of bitsandbytes has a trust ratio of zero for a zero matrix, which LoRA's B is at the
     # start, so that B would never change. Clipping is left to `train.clip`.
     "lamb": _of_package("Lamb", max_grad_norm=0.0),
@@ -104,6 +110,61 @@ OWN: dict[str, Build] = {
     "apollo": _of_package("APOLLO", projected=True, scale_type="channel"),
 }
 """Builders by the name of the optimizer in the configuration."""
+
+
+class SophiaG(Optimizer):
+    """Momentum divided by an estimate of the curvature, each element bounded by the learning rate.
+
+    The update is `lr · clip(m / max(rho · h, eps), 1)`, with the averages m of gradients and h of
+    estimates. An estimate enters h with the update of its step, or never if that is refused.
+    Source: Liu et al. 2023, "Sophia: A Scalable Stochastic Second-order Optimizer for Language
+    Model Pre-training".
+    """
+
+    def __init__(
+        self,
+        groups: Groups,
+        lr: float,
+        *,
+        rho: float = 0.04,
+        betas: tuple[float, float] = (0.965, 0.99),
+        eps: float = 1e-15,
+    ) -> None:
+        self._estimate: dict[Tensor, Tensor] = {}
+        self._items: Any = 1
+        super().__init__(groups, {"lr": lr, "rho": rho, "betas": betas, "eps": eps})
+
+    def take_estimate(self, estimate: dict[Tensor, Tensor], items: Any) -> None:
+        """Keep the gradient of a mean loss over `items` drawn targets for the next update."""
+        self._estimate, self._items = estimate, items
+
+    def drop_estimate(self) -> None:
+        """Forget an estimate that no update has used."""
+        self._estimate = {}
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update the weights that have a gradient."""
+        if closure is not None:
+            raise TypeError("a closure is not supported; compute the gradients before the step")
+        for group in self.param_groups:
+            for weight in group["params"]:
+                if weight.grad is not None:
+                    self._update(weight, group)
+        self.drop_estimate()
+
+    def _update(self, weight: Tensor, group: dict[str, Any]) -> None:
+        state, (beta1, beta2) = self.state[weight], group["betas"]
+        if not state:
+            state["exp_avg"] = torch.zeros_like(weight)
+            state["curvature"] = torch.zeros_like(weight)
+        estimate = self._estimate.get(weight)
+        if estimate is not None:
+            state["curvature"].lerp_((estimate**2 * self._items).to(weight.dtype), 1 - beta2)
+        mean = state["exp_avg"].lerp_(weight.grad, 1 - beta1)
+        divisor = (state["curvature"] * group["rho"]).clamp_(min=group["eps"])
+        weight.mul_(1 - group["lr"] * group.get("weight_decay", 0.0))
+        weight.sub_((mean / divisor).clamp_(-1, 1), alpha=group["lr"])
 
 
 class LookaheadAdamW(AdamW):

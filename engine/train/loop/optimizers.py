@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from ...config.schema import TrainConfig
-from ...config.sections.optimizers import OPTIMIZERS
+from ...config.sections.optimizers import kind_of
 from ...core.schedules import Factor, own_factor
 from ...errors import ConfigError
 from .optimizer_kinds import OWN, build_own, moments
@@ -49,8 +49,8 @@ class OwnOptimizer:
             if self.sharded is not None:
                 for group in groups:
                     group["params"] = [self.sharded.part_of(one) for one in group["params"]]
-            if self.recipe.optimizer in OWN:
-                trainer.optimizer = build_own(self.recipe.optimizer, groups, self.recipe)
+            if self.recipe.base_optimizer in OWN:
+                trainer.optimizer = build_own(self.recipe.base_optimizer, groups, self.recipe)
             else:
                 kind, options = trainer.get_optimizer_cls_and_kwargs(trainer.args, trainer.model)
                 trainer.optimizer = kind(groups, **{**options, **moments(self.recipe)})
@@ -126,7 +126,7 @@ def parameter_groups(
             "weight_decay": 0.0 if place.spared else recipe.weight_decay,
             SPARED: place.spared,
             **({"weights_id": _digest(named)} if by_ratios else {}),
-            **({"matrices": place.matrices} if recipe.optimizer == "muon" else {}),
+            **({"matrices": place.matrices} if recipe.base_optimizer == "muon" else {}),
             **rate_of(recipe.lr, places.ratio(place)),
         }
         for place, named in sorted(parts.items(), key=lambda item: item[0])
@@ -181,7 +181,7 @@ class _Places:
     def __init__(self, model: nn.Module, recipe: TrainConfig) -> None:
         self._ratios = recipe.lr_ratios
         self._patterns = [re.compile(pattern) for pattern in recipe.lr_ratios.patterns]
-        self._apart = OPTIMIZERS[recipe.optimizer].matrices_only
+        self._apart = kind_of(recipe).matrices_only
         numbers = [_layer(name) for name, _ in model.named_parameters()]
         self.layers = 1 + max((n for n in numbers if n is not None), default=-1)
         self._ends = _weights_of_ends(model)

@@ -87,7 +87,7 @@ def _optimizer(config: RunConfig, device: torch.device) -> str:
 
     AdamW is fused on a GPU and with `train.fast: static`, unless fp16 needs a loss scaler.
     """
-    name = _OPTIMIZERS.get(config.train.optimizer)
+    name = _OPTIMIZERS.get(config.train.base_optimizer)
     if name is None:
         return "adamw_torch"  # not used: `create_optimizer` makes the optimizer itself
     like_a_gpu = device.type == "cuda" or config.train.fast == "static"

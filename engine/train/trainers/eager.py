@@ -84,7 +84,7 @@ class EagerTextForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the summed cross-entropy `ce`, and what else the pass gives.
+        """Return the summed cross-entropy `ce` if it is wanted, and what else the pass gives.
 
         That is `hidden` if hidden states are captured, and `balance` if it is wanted.
         """
@@ -102,6 +102,8 @@ class EagerTextForward(EagerForward):
         with self._head_kept():
             outputs = model(**rest, use_cache=False, logits_to_keep=1)
             hidden = self._hidden.take()
+            if "ce" not in wants:
+                return {"hidden": hidden}
             ce_sum, _ = selected_cross_entropy(
                 hidden,
                 inputs["labels"],

@@ -155,7 +155,9 @@ def trial_step(trainer: Any, batch: Batch) -> Peak:
         # Later micro-batches run with gradients and optimizer state already in memory.
         if trainer.args.gradient_accumulation_steps == 1:
             trainer.model.zero_grad(set_to_none=True)
+        held = trainer.extra_pass.held()
         _pass(trainer, {**batch})
+        del held  # until here, as during a second pass over the micro-batches
         return _peak(device)
     finally:
         trainer.model.zero_grad(set_to_none=True)

@@ -225,14 +225,12 @@ class PairTrainer(SteppedTrainer, Trainer):  # type: ignore[misc]  # transformer
         shares = {name: total * self._scale for name, total in result.sums.items()}
         self.step_loop.tally.add_parts(contrastive=result.loss_sum * self._loss_scale, **shares)
 
-    def _clip_grad_norm(self, model: Any) -> Tensor:
-        """Clip the gradients, check the update, and return the gradient norm before clipping.
+    def average_own_gradients(self) -> None:
+        """Average the gradient of a learned temperature, which is outside of DDP, over all ranks.
 
-        First, gradients of parameters outside of DDP (the temperature) are averaged over all ranks.
         What GradCache keeps of the step is freed.
         """
         self._cache = None
         for parameter in self.own_parameters.values():
             if parameter.grad is not None:
                 parameter.grad = self.accelerator.reduce(parameter.grad, reduction="mean")
-        return super()._clip_grad_norm(model)

@@ -15,13 +15,16 @@ from trl import SFTConfig, SFTTrainer
 
 from ...config.schema import ContrastiveConfig, RunConfig
 from ...losses.contrastive import simctg
+from ...losses.cross_entropy import selected_cross_entropy
 from ...losses.gather import gather_sizes
 from ...losses.sliced import sliced_of
+from ...losses.weights import token_weights
 from ...model.experts import balance_weight
 from ...model.hidden import HiddenStates, base_model_of, give_states_for_head, lm_head_of
 from ...model.vision import sees_images
 from ..forward import Forward, Want
 from ..loop.hf_bridge import SteppedTrainer
+from ..loop.passes.drawn_targets import sampled_labels
 from ..objectives.mean import mean_over_step
 from ..patches import head_shown_plain, on_one_device
 from .eager import EagerTextForward
@@ -58,6 +61,7 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
         plain = head is base.get_output_embeddings()
         own = not plain or sliced_of(head) is not None
         own = own or label_smoothing > 0 or focal > 0 or balance_weight > 0 or self.weighted
+        own = own or self.recipe.optimizer == "sophia"  # which draws targets from its logits
         own = own or isinstance(head, BaseTunerLayer)  # TRL's head would leave out its adapter
         own = own or sees_images(base.config)
         frozen = not any(parameter.requires_grad for parameter in head.parameters())
@@ -108,6 +112,28 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             self.step_loop.tally.add_parts(contrastive=share)
             loss = loss + self._contrastive.weight * share
         return loss
+
+    def sampled_loss(
+        self, model: Any, inputs: dict[str, Any], uniform: Tensor, num_items_in_batch: Any
+    ) -> Tensor:
+        """Return this micro-batch's share of the loss for targets that the model draws itself.
+
+        Its squared gradient estimates the curvature of the next-token loss. Weights of tokens enter
+        as square roots, so that they enter the squares as they are.
+
+        Args:
+            model: the prepared model, wrapped in DDP if there is one.
+            inputs: on the device.
+            uniform: a number from 0 to 1 for each target, [n].
+            num_items_in_batch: as in `compute_loss`.
+        """
+        assert self._own_head is not None, "the trainer keeps the head if targets are drawn"
+        hidden = self.forward(model, inputs, "hidden")["hidden"]
+        labels = sampled_labels(hidden, inputs["labels"], self._own_head, uniform)
+        weights = token_weights(inputs)
+        roots = None if weights is None else weights.sqrt()
+        ce_sum, _ = selected_cross_entropy(hidden, labels, self._own_head, weights=roots)
+        return mean_over_step(ce_sum, num_items_in_batch, self.accelerator.num_processes)
 
     def _wants(self) -> list[Want]:
         wants: list[Want] = ["ce"]

@@ -54,6 +54,7 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     from fttui.engine.config.memory.architecture import MixtureOfExperts
     from fttui.engine.config.memory.fit import advice, fit, too_large
     from fttui.engine.config.memory.planning import known_architecture
+    from fttui.engine.config.sections.optimizers import passes_fact
 
     config, architecture = loaded.config, known_architecture(loaded)
     if isinstance(architecture, FttuiError):
@@ -77,6 +78,8 @@ def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:
     why_not = why_not_fast(found.config, hardware.kind)
     why_not = why_not or (MIXTURE_OF_EXPERTS if architecture.mixture else None)
     yield f"fast mode: {fast_fact(found.config, why_not)}"
+    if costs := passes_fact(found.config.train):
+        yield f"optimizer: {costs}"
     yield from strategy_lines(config, architecture, hardware)
     if not found.fits:
         raise ModelError(too_large(found))

@@ -7,7 +7,9 @@ import pytest
 
 from fttui.engine.config.memory.estimate import GIB, Architecture, estimate_memory
 from fttui.engine.config.memory.fit import advice
-from fttui.engine.config.schema import RunConfig
+from fttui.engine.config.schema import RunConfig, TrainConfig
+from fttui.engine.config.sections.optimizers import TrainedTensor, state_bytes
+from fttui.engine.config.sections.train import SamConfig
 
 SMOLLM2 = Architecture(576, 30, 9, 3, 64, 1536, 49152, tied=True)
 LLAMA_1B = Architecture(2048, 16, 32, 8, 64, 8192, 128256, tied=True)
@@ -111,6 +113,24 @@ def test_a_moving_average_is_a_copy_of_the_adapter_in_fp32() -> None:
     )
     assert averaged.adapters == 2 * plain.adapters
     assert averaged.likely > plain.likely
+
+
+def test_a_second_pass_holds_a_tensor_for_each_trained_weight() -> None:
+    found = {
+        name: estimate_memory(
+            configured(train={"optimizer": name, "adapter_precision": "fp32", "fast": "off"}),
+            SMOLLM2,
+        )
+        for name in ("adamw", "sam", "sophia")
+    }
+    for name in ("sam", "sophia"):
+        assert found[name].adapters == 2 * found["adamw"].adapters
+        assert found[name].optimizer == found["adamw"].optimizer
+    on_bits = TrainConfig(optimizer="sam", sam=SamConfig(base="adamw_8bit"))
+    tensor = [TrainedTensor((4096, 4))]
+    assert state_bytes(on_bits, tensor, 4) == state_bytes(
+        TrainConfig(optimizer="adamw_8bit"), tensor, 4
+    )
 
 
 def test_terms_add_up_and_the_band_holds_them() -> None:

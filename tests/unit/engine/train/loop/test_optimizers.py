@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from transformers import Trainer, TrainingArguments, get_scheduler
 
 from fttui.engine.config.schema import LrRatios, RunConfig, TrainConfig
 from fttui.engine.config.sections.optimizers import OPTIMIZERS
+from fttui.engine.config.sections.train import SamConfig
 from fttui.engine.config.step_plan import StepPlan
 from fttui.engine.core.schedules import one_cycle, own_factor
 from fttui.engine.errors import ConfigError
@@ -223,7 +224,9 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_optimizer_is_made_by_somebody() -> None:
     (names,) = [f.type for f in msgspec.structs.fields(TrainConfig) if f.name == "optimizer"]
     assert set(get_args(names)) == set(OPTIMIZERS)
-    assert set(OWN) | set(OPTIMIZER_NAMES_OF_TRANSFORMERS) == set(OPTIMIZERS)
+    assert set(OWN) | set(OPTIMIZER_NAMES_OF_TRANSFORMERS) | {"sam"} == set(OPTIMIZERS)
+    bases = get_type_hints(SamConfig)["base"]
+    assert set(get_args(bases)) == set(OPTIMIZERS) - {"sam", "sophia", "galore", "apollo"}
 
 
 def test_one_cycle_goes_up_and_down() -> None:

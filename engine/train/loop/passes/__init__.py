@@ -1,0 +1,1 @@
+"""Passes over the micro-batches of a step beyond the one that the training loop makes."""
