@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -105,6 +105,19 @@ class StepLoop:
         """Return whether the next micro-batch may run; False if the step is being dropped."""
         first, self._micro_batch = self._micro_batch == 0, self._micro_batch + 1
         return first or self._replay.running or not self._commands.interrupted()
+
+    @contextmanager
+    def unmeasured(self) -> Iterator[None]:
+        """Within the block, keep losses and parts out of the metrics of the step, but not the time.
+
+        An additional pass over its micro-batches runs in it.
+        """
+        own, self.tally = self.tally, StepMetrics()
+        try:
+            yield
+        finally:
+            own.add_compute_time(self.tally.compute_s)
+            self.tally = own
 
     @property
     def dropped(self) -> bool:

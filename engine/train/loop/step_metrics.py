@@ -70,6 +70,10 @@ class StepMetrics:
         """Note that the step has nothing to learn on any rank."""
         self.without_targets = True
 
+    def add_compute_time(self, seconds: float) -> None:
+        """Add the time of passes that were measured elsewhere."""
+        self.compute_s += seconds
+
     def add_optimizer_time(self, seconds: float) -> None:
         """Set the time from the end of the backward pass to the end of the update."""
         self.optimizer_s = seconds

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ...checkpoint.optimizer_state import bare
 from .drawn_targets import uniform_of_rows
-from .extra_pass import apart_from_metrics, moved_weights, syncing
+from .extra_pass import moved_weights, syncing
 
 
 class CurvaturePass:
@@ -49,7 +49,7 @@ class CurvaturePass:
         gradients = [weight.grad for weight in weights]
         for weight in weights:
             weight.grad = None
-        with apart_from_metrics(trainer.step_loop), trainer.step_loop.tally.time("compute"):
+        with trainer.step_loop.unmeasured(), trainer.step_loop.tally.time("compute"):
             for batch, context in syncing(trainer, model, batches):
                 if not trainer.step_loop.may_continue():
                     break

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from torch import Tensor
-
-from ..step_metrics import StepMetrics
 
 
 class ExtraPass(Protocol):
@@ -51,17 +49,6 @@ def moved_weights(optimizer: Any) -> list[Tensor]:
     """Return the weights of an optimizer that have a gradient."""
     groups = optimizer.param_groups
     return [weight for group in groups for weight in group["params"] if weight.grad is not None]
-
-
-@contextmanager
-def apart_from_metrics(step_loop: Any) -> Iterator[None]:
-    """Within the block, keep losses and parts out of the metrics of the step, but not the time."""
-    own, step_loop.tally = step_loop.tally, StepMetrics()
-    try:
-        yield
-    finally:
-        own.compute_s += step_loop.tally.compute_s
-        step_loop.tally = own
 
 
 def syncing(

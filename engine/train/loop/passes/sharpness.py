@@ -16,7 +16,7 @@ from torch import Tensor
 from ....config.sections.train import SamConfig
 from ...checkpoint.optimizer_state import bare
 from ...checkpoint.rng import RngState, capture_rng, restore_rng
-from .extra_pass import apart_from_metrics, moved_weights, syncing
+from .extra_pass import moved_weights, syncing
 
 LEAST_NORM = 1e-12
 """What is added to the norm that the gradient is divided by."""
@@ -48,7 +48,7 @@ class SharpnessPass:
             return
         trainer.forward.average_gradients()
         weights = moved_weights(bare(trainer.optimizer))
-        with apart_from_metrics(trainer.step_loop), moved_uphill(weights, self._settings):
+        with trainer.step_loop.unmeasured(), moved_uphill(weights, self._settings):
             model.zero_grad()
             restore_rng(self._rng)
             trainer.prepare_step(batches)

@@ -23,7 +23,10 @@ class Double:
         groups = [{"params": [self.weight]}]
         self.optimizer = build_own("sophia", groups, TrainConfig(optimizer="sophia", lr=0.1))
         self.step_loop: Any = SimpleNamespace(
-            dropped=False, tally=StepMetrics(), may_continue=lambda: True
+            dropped=False,
+            tally=StepMetrics(),
+            may_continue=lambda: True,
+            unmeasured=nullcontext,
         )
         self.position = SimpleNamespace(step=0)
         self.accelerator: Any = SimpleNamespace(
