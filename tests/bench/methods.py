@@ -113,7 +113,8 @@ def seen(played: Played) -> Row:
     for record in steps:
         event = record.event
         assert isinstance(event, StepFinished)
-        figures[record.timeline][record.step] = event.loss, event.grad_norm or 0.0
+        pair = math.nan if event.loss is None else event.loss, event.grad_norm or 0.0
+        figures[record.timeline][record.step] = pair
     first, second = figures[1], figures[2]
     both = sorted(first.keys() & second.keys())
     exact = len(both) == BACK_AT - BACK_TO and all(first[n] == second[n] for n in both)
