@@ -52,10 +52,7 @@ class EvaluationBatch:
             except torch.OutOfMemoryError:
                 if not self._alone:
                     raise
-            # The error has kept the tensors of the evaluation alive until here.
-            self._free_graphs()
-            gc.collect()
-            torch.cuda.empty_cache()
+            self._free()
             try:
                 return evaluate(self.size)
             except torch.OutOfMemoryError:
@@ -67,3 +64,23 @@ class EvaluationBatch:
                 f"the evaluation ran out of memory; it continues with {self.size} examples at "
                 f"once: set eval.batch: {self.size}",
             )
+
+    def generate(self, action: Callable[[], _Result]) -> _Result:
+        """Return the result of generating text, which is repeated once with more free memory.
+
+        Raises:
+            torch.OutOfMemoryError: it does not fit then, either, or there are several ranks.
+        """
+        try:
+            return action()
+        except torch.OutOfMemoryError:
+            if not self._alone:
+                raise
+        self._free()
+        return action()
+
+    def _free(self) -> None:
+        """Free the memory of graphs, and of tensors that an error has kept alive until here."""
+        self._free_graphs()
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -285,22 +285,46 @@ class Evaluator:
         """Generate text greedily with the weights, or with their average if the run keeps one.
 
         Raises:
-            Impossible: the prompt cannot be continued; nothing was changed.
+            Impossible: the prompt cannot be continued, or its continuation does not fit in the
+                memory of the device; nothing was changed.
+            torch.OutOfMemoryError: it does not fit, and the model is split over the ranks, which
+                cannot continue without this one.
         """
         inputs = self._answering.encode(Chat(prompt=prompt), MODEL)
-        self._require_room(inputs["input_ids"].shape[1])
+        length = inputs["input_ids"].shape[1]
+        self._require_room(length)
+        new, error = None, None
+        try:
+            new = self._batch.generate(lambda: self._continuation(inputs, length))
+        except torch.OutOfMemoryError:
+            if self._config.train.shards:
+                raise
+            error = self._out_of_memory(length)
+        if errors := self._agreement.errors(error):
+            torch.cuda.empty_cache()
+            raise Impossible("; ".join(errors))
+        return str(self._tokenizer.decode(new, skip_special_tokens=True))
+
+    def _continuation(self, inputs: Any, length: int) -> list[int]:
+        """Return the tokens that the model adds to a prompt of `length` tokens."""
         with self._evaluation_mode():
-            inputs = inputs.to(self._trainer.args.device)
             output = self._trainer.model.generate(
-                **inputs,
+                **inputs.to(self._trainer.args.device),
                 max_new_tokens=self._config.eval.sample_tokens,
                 do_sample=False,
                 synced_gpus=self._config.train.shards,
                 use_cache=True,
                 pad_token_id=self._tokenizer.pad_token_id,
             )
-        new = output[0, inputs["input_ids"].shape[1] :]
-        return str(self._tokenizer.decode(new, skip_special_tokens=True))
+        return list(output[0, length:].tolist())
+
+    def _out_of_memory(self, prompt_tokens: int) -> str:
+        wanted = self._config.eval.sample_tokens
+        return (
+            f"{self._trainer.args.device} is out of memory with a prompt of {prompt_tokens:,} "
+            f"tokens and eval.sample_tokens: {wanted}; shorten the prompt, or lower "
+            "eval.sample_tokens"
+        )
 
     def _require_room(self, prompt_tokens: int) -> None:
         """Refuse a prompt whose continuation would leave the positions of a model with fixed ones.

@@ -22,7 +22,7 @@ from ...config.checks.user_metrics import named_function
 from ...config.model_limits import ModelLimits
 from ...data.dataset import Example
 from ...data.tokens.examples import PreferenceExample, RatedExample, TextExample
-from ...errors import TrainingFailed
+from ...errors import FttuiError, TrainingFailed
 from ...losses.cross_entropy import IGNORED
 from ..checkpoint.rng import capture_rng, restore_rng
 from ..distributed.agreement import Agreement, attempt
@@ -122,6 +122,10 @@ class UserMetrics:
         self._tokenizer = tokenizer
         self._agreement = agreement
         self._log = log
+        self._at_once: int | None = None
+        """Prompts at once that fit in the memory; None as long as all that were tried did."""
+        self._told: set[str] = set()
+        """Warnings about completions that were logged; each of them is logged once."""
 
     def measure(
         self, generate: Generate, batch: int, pause: Callable[[], None]
@@ -147,7 +151,7 @@ class UserMetrics:
                 error = error or attempt(more)
         if errors := self._agreement.errors(error):
             names = ", ".join(self._functions)
-            self._log("warning", f"no completions for the metrics {names}: {'; '.join(errors)}")
+            self._tell(f"no completions for the metrics {names}: {'; '.join(errors)}")
             return {}
         found = {name: self._mean(name, self._said(own, completions)) for name in self._functions}
         return {name: value for name, value in found.items() if value is not None}
@@ -173,9 +177,44 @@ class UserMetrics:
     ) -> None:
         """Add the completions of prompts; with a split model, every rank generates."""
         if prompts:
-            completions += generate(prompts)
+            completions += self._generated(generate, prompts)
         elif self._sharded:
             generate([self._records[0].prompt_ids])
+
+    def _generated(self, generate: Generate, prompts: list[list[int]]) -> list[list[int]]:
+        """Return the completions of prompts, generated in halves as long as they do not fit.
+
+        Raises:
+            FttuiError: a single one does not fit in the memory.
+            torch.OutOfMemoryError: they do not fit, and the model is split over the ranks.
+        """
+        size = min(self._at_once or len(prompts), len(prompts))
+        parts = [prompts[n : n + size] for n in range(0, len(prompts), size)]
+        if len(parts) > 1:
+            return [one for part in parts for one in self._generated(generate, part)]
+        try:
+            return generate(prompts)
+        except torch.OutOfMemoryError:
+            if self._sharded:
+                raise
+        torch.cuda.empty_cache()  # the error has kept the tensors alive until here
+        if size == 1:
+            raise FttuiError(
+                "a completion does not fit in the memory of the device, so these metrics are "
+                "missing; lower eval.metric_tokens"
+            )
+        self._at_once = size // 2
+        self._tell(
+            f"eval.metrics: {size} prompts at once do not fit in the memory of the device; it "
+            f"continues with {self._at_once}: set eval.batch: {self._at_once}"
+        )
+        return self._generated(generate, prompts)
+
+    def _tell(self, text: str) -> None:
+        """Log a warning, unless the same one was logged before."""
+        if text not in self._told:
+            self._told.add(text)
+            self._log("warning", text)
 
     def _said(
         self, own: Sequence[PromptedRecord], completions: list[list[int]]

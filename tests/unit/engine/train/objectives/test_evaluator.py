@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from fttui.engine.config.schema import RunConfig
@@ -17,6 +18,7 @@ from fttui.engine.train.control.command_scheduler import Impossible
 from fttui.engine.train.control.controlled_trainer import EvaluationInterrupted
 from fttui.engine.train.distributed.agreement import SingleRank
 from fttui.engine.train.objectives.contrastive import PairTexts
+from fttui.engine.train.objectives.evaluation_batch import EvaluationBatch
 from fttui.engine.train.objectives.evaluation_mode import states_of
 from fttui.engine.train.objectives.evaluator import Evaluator
 from tests.support.tokenizer import tiny_tokenizer
@@ -193,6 +195,27 @@ def test_an_evaluation_that_runs_out_of_memory_takes_fewer_examples_at_once(task
     small.model.forward = fits_one
     assert small.metrics() == pytest.approx(whole.metrics(), rel=1e-6)
     assert small.lengths[-5:] == [2] * 5
+
+
+def test_a_sample_that_does_not_fit_is_refused_and_tried_once_without_graphs() -> None:
+    bench = Bench("sft")
+    released: list[int] = []
+    bench.evaluator._batch = EvaluationBatch(
+        1, alone=True, free_graphs=lambda: released.append(1), log=lambda *_: None
+    )
+    tries = iter([torch.OutOfMemoryError, torch.OutOfMemoryError])
+
+    def generate(**_: Any) -> Tensor:
+        if (error := next(tries, None)) is not None:
+            raise error
+        return torch.ones(1, 600, dtype=torch.int64)
+
+    bench.evaluator._tokenizer = tiny_tokenizer()
+    bench.model.generate = generate
+    with pytest.raises(Impossible, match=r"out of memory .* lower eval.sample_tokens"):
+        bench.evaluator.sample("yes")
+    assert released == [1]
+    assert isinstance(bench.evaluator.sample("yes"), str)
 
 
 def test_a_sample_beyond_fixed_positions_is_refused() -> None:

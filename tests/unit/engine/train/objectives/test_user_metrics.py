@@ -86,6 +86,32 @@ def test_a_rank_of_a_split_model_that_cannot_generate_ends_instead_of_waiting(fi
         split.measure(fail, 2, lambda: None)
 
 
+@pytest.mark.parametrize(("fits", "left"), [(1, {"exact": 2 / 5}), (0, {})])
+def test_completions_that_do_not_fit_together_are_generated_in_smaller_parts(
+    file: Path, fits: int, left: dict[str, float]
+) -> None:
+    """What does not fit is logged once, however many evaluations follow."""
+    log: list[str] = []
+    asked: list[int] = []
+
+    def generate(prompts: list[list[int]]) -> list[list[int]]:
+        asked.append(len(prompts))
+        if len(prompts) > fits:
+            raise torch.OutOfMemoryError("no memory")
+        return [ids("yes") for _ in prompts]
+
+    functions = load_functions([f"{file}:exact"], lambda *line: None)
+    metrics = UserMetrics(
+        functions, RECORDS, TOKENIZER, SingleRank(), lambda _, text: log.append(text)
+    )
+    for _ in range(3):
+        assert metrics.measure(generate, 4, lambda: None) == left
+    assert len([text for text in log if "prompts at once do not fit" in text]) == 2  # 4, then 2
+    assert len(log) == (2 if fits else 3)
+    assert asked.count(4) == 1
+    assert fits or "lower eval.metric_tokens" in log[-1]
+
+
 def test_a_metric_is_the_mean_over_the_records(file: Path) -> None:
     assert measure(file, "exact", "word_error") == {"exact": 2 / 5, "word_error": 3.0}
 
