@@ -31,6 +31,7 @@ from ..connection.engine_process import StartedEngine
 from ..dialogs.profile_text import profile_lines
 from ..text import format as fmt
 from ..text.control_characters import one_line
+from ..text.throughput import throughput, throughput_metric
 from ..text.usage import used_words
 from ..view_model.command_effect import change, effect, holds
 
@@ -118,7 +119,7 @@ class HeadlessLog:
             f"grad {fmt.number(step.grad_norm)}{' clipped' if step.clipped else ''}",
             f"lr {fmt.learning_rate(step.lr)}",
             f"{step.step_s:.2f} s/step",
-            f"{step.tokens_per_s:,.0f} tok/s",
+            throughput(metric := throughput_metric(step), getattr(step, metric), exact=True),
             *([f"mem {fmt.size(memory)}"] if memory else []),
             *([f"ETA {fmt.duration(left_s)}"] if self._total_steps else []),
             *([_no_update(step)] if step.skipped else []),
@@ -133,7 +134,8 @@ def _no_update(step: ev.StepFinished) -> str:
 def _plain_lines(event: ev.AnyEvent, step: int) -> Iterator[str]:
     match event:
         case ev.RunStarted(name=name, task=task, model=model, total_steps=total, devices=devices):
-            yield f"run {name}: {task} on {model}, {total} steps, {', '.join(devices) or 'cpu'}"
+            steps = [f"{total} steps"] if total else []  # a plain loop need not know them
+            yield f"run {name}: {task} on {model}, {', '.join([*steps, *(devices or ['cpu'])])}"
             if event.resumed_from:
                 yield f"resumed from {event.resumed_from}"
             yield from (f"{key}: {value}" for key, value in event.facts.items())

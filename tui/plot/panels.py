@@ -13,6 +13,7 @@ from fttui.engine.protocol.benchmarks.result import BENCH
 from fttui.engine.protocol.step_memory import memory_in_use
 
 from ..text import format as fmt
+from ..text.throughput import throughput, throughput_metric
 from ..view_model.app_state import AppState
 from ..view_model.branches import (
     CLIPPED,
@@ -242,7 +243,8 @@ def machine_line(run: RunView) -> str:
 
 
 def _throughput_title(state: AppState) -> Sequence[Entry]:
-    return [_shown_value(state, "tokens_per_s", "live", lambda v: f"{fmt.count(v or 0)} tok/s")]
+    metric = throughput_metric(state.run.last)
+    return [_shown_value(state, metric, "live", lambda value: throughput(metric, value or 0.0))]
 
 
 def _step_line(state: AppState) -> str:
@@ -286,7 +288,7 @@ MEMORY = Panel(
 THROUGHPUT = Panel(
     "throughput",
     "throughput",
-    lambda state: [Curve("tokens_per_s", "live")],
+    lambda state: [Curve(throughput_metric(state.run.last), "live")],
     _throughput_title,
     _step_line,
     label=fmt.short_count,

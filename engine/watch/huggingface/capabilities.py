@@ -56,7 +56,7 @@ _OF_SHARDS: tuple[type[Command], ...] = (
 )
 """Commands that need whole weights, gradients or the optimizer of the script."""
 _GENERATING = ("GRPO", "RLOO", "OnlineDPO", "PPO", "Distillation", "GKD", "XPO", "NashMD")
-"""Parts of the names of trainers that generate the data of several steps at once."""
+"""Parts of the names of trainers that generate data while they train."""
 _GENERATES = ("_generate_and_score_completions", "_generate_completions")
 """Methods by which trainers of other names do."""
 _BUFFER = "_buffered_inputs"
@@ -206,7 +206,7 @@ def why_class_not_back(kind: type[Any]) -> str:
             "position, so fttui cannot roll it back; expected 5.6 or newer"
         )
     if _generates(kind) and not _is_restored(kind):
-        return f"{kind.__name__} generates the data of several steps at once, which is not restored"
+        return f"{kind.__name__} generates its data while it trains, which fttui does not restore"
     return ""
 
 

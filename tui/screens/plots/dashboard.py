@@ -14,6 +14,7 @@ from textual.events import Click
 from ...actions import bindings
 from ...plot.panels import GRAD_NORM, LEARNING_RATE, LOSS, MEMORY, THROUGHPUT, memory_now, on_gpu
 from ...text import format as fmt
+from ...text.throughput import throughput, throughput_metric
 from ...view_model.app_state import AppState
 from ...widgets.event_panels import IncidentPanel, InterventionPanel, NewestEvent, StatusLine
 from ...widgets.plot import Plot
@@ -95,6 +96,7 @@ def _strip(state: AppState) -> Content:
         used, total = memory
         name = "VRAM" if on_gpu(run) else "memory"
         pieces += [(f" · {name} ", DIM), fmt.size_of(used, total) if total else fmt.size(used)]
-    pieces += [(" · ", DIM), f"{fmt.count(run.last.tokens_per_s)} tok/s"]
+    metric = throughput_metric(run.last)
+    pieces += [(" · ", DIM), throughput(metric, getattr(run.last, metric))]
     pieces += [(" · step ", DIM), fmt.duration(run.last.step_s)]
     return assemble(*pieces)
