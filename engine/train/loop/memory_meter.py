@@ -67,6 +67,7 @@ class MemoryMeter:
         self._gpu = sampler or sampler_of(device)
         if self._gpu is not None:
             self._total_bytes = torch.cuda.get_device_properties(device).total_memory
+            torch.cuda.reset_peak_memory_stats(device)  # the first step did not load the model
 
     def read(self) -> MemoryReading:
         """Return the reading of the current step and reset the peak."""

@@ -39,6 +39,20 @@ def test_every_step_has_its_own_peak(peaks: list[int]) -> None:
     assert [meter.read().mem_allocated_bytes for _ in range(3)] == [1, 2, 3]
 
 
+def test_the_first_step_has_no_peak_from_before_it(peaks: list[int], monkeypatch: Patch) -> None:
+    """Otherwise the peak of loading a model would be taken for more memory than was planned."""
+    peak = [8]
+
+    def known(device: Any) -> dict[str, Any]:
+        return {"allocated_bytes": {"all": {"peak": peak[0]}},
+                "reserved_bytes": {"all": {"current": 9}}}  # fmt: skip
+
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", known)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda _: peak.__setitem__(0, 2))
+    meter = MemoryMeter(torch.device("cuda", 0))
+    assert meter.read().mem_allocated_bytes == 2
+
+
 def test_steps_share_a_reading_within_the_given_time(peaks: list[int], monkeypatch: Patch) -> None:
     now = [0.0]
     monkeypatch.setattr(memory_meter, "time", SimpleNamespace(monotonic=lambda: now[0]))
