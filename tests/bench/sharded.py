@@ -51,11 +51,12 @@ class Case:
 EXACT = (
     Case("one rank, bf16", {}, ranks=1),
     Case("one rank, nf4", NF4, ranks=1),
+    Case("one rank, streamed nf4", {**NF4, "train__memory": "streamed"}, ranks=1),
     Case("ddp, bf16", {}),
     Case("fsdp, bf16", FSDP),
     Case("ddp, nf4", NF4),
     Case("fsdp, nf4", {**NF4, **FSDP}),
-    Case("fsdp streamed, nf4", STREAMED),
+    Case("fsdp, streamed nf4", STREAMED),
 )
 MEASURED = (
     Case("3b ddp, bf16", {}, "3b"),
