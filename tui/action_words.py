@@ -131,7 +131,7 @@ _KEYS_OF_SCREEN = {
     "config": ("list.open", "go.data"),
     "data": ("list.open", "data.quarantine", "anomaly.culprit"),
     "runs": ("list.open", "runs.mark", "runs.compare"),
-    "compare": PLOT_KEYS,
+    "compare": ("runs.mark", "list.filter", *PLOT_KEYS),
     "ranks": ("list.open", "ranks.order", "run.profile", "go.system"),
     "gradients": ("run.gradients", "anomaly.recover", "clip.change", "app.copy"),
     "page": ("app.copy",),

@@ -38,6 +38,7 @@ from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
 from .screens.handlers.background import load_config, open_report
 from .screens.modals.modal import Palette
+from .screens.plots.compare import CompareScreen
 from .screens.plots.plot_screen import PlotScreen
 from .screens.registry import SCREENS
 from .screens.tables.table_screen import TableScreen
@@ -368,7 +369,7 @@ class FttuiApp(AppBase):
         """
         self.clear_notifications()
         screen = self.screen
-        if isinstance(screen, TableScreen) and screen.close_filter():
+        if isinstance(screen, TableScreen | CompareScreen) and screen.close_filter():
             return
         if len(self.screen_stack) > 1:
             self.pop_screen()

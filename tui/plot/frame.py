@@ -98,6 +98,7 @@ class _Frame:
         self._cursor(state)
         self._put_all(0, "↑", self._drawn.over)
         self._put_all(self._lines - 1, "✗", self._drawn.gaps)
+        self._marks()
         self._y_axis(panel)
         self._x_axis(signs_of(state))
         self._x_labels(state)
@@ -122,6 +123,13 @@ class _Frame:
     def _put_all(self, row: int, sign: str, at: Iterable[SignPlace]) -> None:
         for place in sorted(at, key=lambda place: place.live):
             self._put(row, place.x, sign, "alarm" if place.live else _GONE)
+
+    def _marks(self) -> None:
+        """Draw the signs of curves at their newest points, or at the edge of the plot."""
+        for mark in self._drawn.marks:
+            x, y = mark.point
+            share = float(np.clip(self._drawn.scale.shares([y])[0], 0.0, 1.0))
+            self._put(self._row(share), x, mark.sign, mark.style)
 
     def _knee(self) -> None:
         """Draw the line at which the main range of the y axis ends, if a band begins there."""

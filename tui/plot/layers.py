@@ -72,6 +72,8 @@ class Curve:
     """Branches of another run to draw instead of this run's."""
     shift: float = 0.0
     """Offset on the time axis, so that runs of different days start at the same place."""
+    mark: str = ""
+    """A sign at the newest point, which tells curves of the same colour apart; empty for none."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,15 @@ _UNIT = YScale()
 
 
 @dataclass(frozen=True)
+class CurveMark:
+    """A sign at the newest point of a curve."""
+
+    point: Point
+    sign: str
+    style: str
+
+
+@dataclass(frozen=True)
 class PlotPicture:
     """The layers of a plot and the limits of its axes."""
 
@@ -106,6 +117,8 @@ class PlotPicture:
     """Places of the values above the upper end of the y axis."""
     undone: tuple[UndoneSpan, ...] = ()
     """The spans of abandoned steps."""
+    marks: tuple[CurveMark, ...] = ()
+    """The signs of curves, those to draw over others last."""
 
     @property
     def empty(self) -> bool:
@@ -141,7 +154,9 @@ def picture(
     x = window_of(branches, axis, window)
     found: _Found = {}
     gaps: set[SignPlace] = set()
+    marks: list[CurveMark] = []
     for curve in curves:
+        newest: Point | None = None
         for part in stretches(curve.of or branches, curve.name):
             if part.live or (curve.old and undone):
                 trace = _trace(part, x, columns, axis, curve)
@@ -152,6 +167,9 @@ def picture(
                 look = (part.live, style, curve.dots, curve.filled and part.live)
                 found.setdefault(look, []).extend(trace.runs)
                 gaps.update(SignPlace(x, part.live) for x in trace.gaps)
+                newest = trace.runs[-1][-1] if part.live and trace.runs else newest
+        if curve.mark and newest is not None:
+            marks.append(CurveMark(newest, curve.mark, curve.style))
     layers = [Layer(look[1], tuple(runs), *look[2:]) for look, runs in _old_first(found)]
     scale = _scale(layers, y)
     return PlotPicture(
@@ -161,6 +179,7 @@ def picture(
         gaps=tuple(sorted(gaps)),
         over=_over(layers, scale),
         undone=tuple(undone_spans(branches, axis, x)) if undone else (),
+        marks=tuple(marks),
     )
 
 

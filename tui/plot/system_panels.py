@@ -1,4 +1,4 @@
-"""The panels of the system screen and of the compare screen, and the memory estimate by term."""
+"""The panels of the system screen, and the memory estimate by term."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from collections.abc import Sequence
 from ..text import format as fmt
 from ..view_model.app_state import AppState
 from ..view_model.branches import FASTEST, SLOWEST
-from ..view_model.run_view import RunView
 from .layers import Curve
 from .panels import MEMORY, Entry, Panel, on_gpu, value_at
-
-COLOURS = ("run1", "run2", "run3", "run4")
-SIGNS = ("●", "◆", "▲", "■")
 
 
 def _reading(
@@ -103,34 +99,3 @@ def memory_plan(state: AppState) -> list[tuple[str, float]]:
     terms = planned or state.config.planned(gpu=on_gpu(state.run))
     named = [(fmt.memory_term(name), float(size)) for name, size in terms.items()]
     return sorted((term for term in named if term[1] > 0), key=lambda term: -term[1])
-
-
-def compared(metric: str) -> Panel:
-    """Return the panel of a metric of this run and of all runs it is compared with."""
-
-    def curves(state: AppState) -> Sequence[Curve]:
-        found = [
-            Curve(metric, colour, old=False, of=other.run.branches, shift=_shift(state, other.run))
-            for colour, other in zip(COLOURS[1:], state.others, strict=False)
-        ]
-        return [*found, Curve(metric, COLOURS[0], old=False)]
-
-    def title(state: AppState) -> Sequence[Entry]:
-        runs = [state.run, *(other.run for other in state.others)]
-        values = [fmt.number(value_at(run, metric, state.plot.cursor)) for run in runs]
-        marked = zip(SIGNS, values, COLOURS, strict=False)
-        return [Entry(f"{sign} {value}", look) for sign, value, look in marked]
-
-    name = "".join(c if c.isalnum() else "-" for c in metric)
-    return Panel(f"compare-{name}", metric, curves, title, can_log=True)
-
-
-def _shift(state: AppState, other: RunView) -> float:
-    """Return the seconds that align another run's start with this run's on the time axis.
-
-    It is 0 on other axes, or if one of the starts is unknown.
-    """
-    began = other.started_at
-    if state.plot.axis != "time" or not began or not state.run.started_at:
-        return 0.0
-    return float(state.run.started_at - began)

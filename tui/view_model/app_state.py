@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
 from fttui.engine.protocol.data.sample import SampleRecord
@@ -24,6 +25,7 @@ from .connection_port import (
     RecordsArrived,
 )
 from .disk_warning import DiskWarning, trouble
+from .history.ranking import Candidate, RankedRun, ranking
 from .interventions import Intervention, OpenProposal, Phase
 from .link import LinkView, shown_state, stalled_s
 from .plot_view import PlotView
@@ -67,12 +69,21 @@ class AppState:
     """The first training records as the model sees them; empty until they were read or received."""
     others: tuple[OtherRun, ...] = ()
     """The runs that this run is compared with."""
+    reading_runs: int = 0
+    """Number of runs of the comparison that are still to be read."""
     left_out: int = 0
     """Number of marked runs that the comparison leaves out, such as remote ones."""
     keys: Mapping[str, str] = field(default_factory=dict)
     """Action id → its key as shown, with the user's own keys."""
     fault: str = ""
     """The error that ended listening; empty without one."""
+
+    @cached_property
+    def compared(self) -> list[RankedRun]:
+        """The runs of the comparison, this one among them, best first."""
+        own = Candidate(self.run_id, self.run, self.config.values, own=True)
+        others = (Candidate(other.id, other.run, other.config.values) for other in self.others)
+        return ranking([own, *others], self.plot.picks)
 
     @property
     def state(self) -> RunState:

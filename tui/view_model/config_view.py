@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 Origin = Literal["file", "--set", "default"]
@@ -30,6 +31,11 @@ class ConfigView:
     """Planned memory per rank on a GPU, by term such as `base`."""
     cpu_bytes: Mapping[str, int] = field(default_factory=dict)
     """Planned memory per rank on a CPU, by term."""
+
+    @cached_property
+    def values(self) -> Mapping[str, str]:
+        """The resolved configuration as key path → value."""
+        return {item.key: item.value for item in self.resolved}
 
     def planned(self, *, gpu: bool) -> Mapping[str, int]:
         """Return the planned memory by term for a GPU or a CPU, without empty terms."""

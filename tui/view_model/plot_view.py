@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from .axis import AXES, Axis
 from .branches import SMOOTHINGS
+from .history.ranking import RunPicks
 from .run_view import Mark
 
 MIN_SPAN = 10.0
@@ -33,6 +34,8 @@ class PlotView:
     """Whether to show the steps that rollbacks abandoned, with their marks."""
     only: str = ""
     """Filter of the metrics screen: words, any of which a metric's name must contain."""
+    picks: RunPicks = field(default_factory=RunPicks)
+    """Which runs of a comparison are drawn."""
 
     @property
     def following(self) -> bool:

@@ -14,6 +14,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.content import Content
+from textual.errors import NoWidget
 from textual.geometry import Region
 from textual.strip import Strip
 
@@ -94,8 +95,19 @@ class Plot(PlotMouse, can_focus=True):
     def offer(self, state: AppState) -> None:
         """Draw the state: at the next idle moment if in view, else when it comes into view."""
         self._state = state
-        if self.is_on_screen:
+        if self.in_view:
             self.call_later(self.show, state)
+
+    @property
+    def in_view(self) -> bool:
+        """Whether a part of the plot is visible, and not only in the scrolled part of the screen.
+
+        `is_on_screen` of Textual is true for both.
+        """
+        try:
+            return bool(self.screen.find_widget(self).visible_region)
+        except NoWidget:
+            return False
 
     def on_show(self) -> None:
         """Draw the newest state when the plot comes into view."""
@@ -106,9 +118,13 @@ class Plot(PlotMouse, can_focus=True):
         """Draw the state, unless the result would look the same."""
         self._state = state
         self._title(state)
-        key = (state.run.branches, len(state.run.marks), state.plot, self.content_size)
+        same = (state.run.branches, state.others)
+        key = (*same, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
-        if isinstance(known, tuple) and known[0] is key[0] and known[1:] == key[1:]:
+        kept = isinstance(known, tuple) and all(
+            a is b for a, b in zip(known[:2], same, strict=True)
+        )
+        if isinstance(known, tuple) and kept and known[2:] == key[2:]:
             return
         self._drawn = key
         if self._draw(state):

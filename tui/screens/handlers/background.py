@@ -17,13 +17,16 @@ from ...actions import key_of
 from ...app_base import AppBase
 from ...connection.config_info import config_view
 from ...connection.run_list import RunListing, read_other_run
-from ...plot.system_panels import SIGNS
+from ...view_model.app_state import OtherRun
 from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
+from ...view_model.history.ranking import MOST_RUNS
 from ..incident_page import IncidentPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
 """How often, and how many seconds apart, a remote run is asked for its configuration, because the
 connection may not be up yet."""
+READ_AT_ONCE = 16
+"""Runs of a comparison that are read before it is drawn again."""
 REPORTS_READ = 8
 """At most so many reports of an incident's alarms are fetched, that of the main alarm first."""
 
@@ -44,7 +47,7 @@ def change_control(app: AppBase, *, take: bool) -> None:
 def compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
     """Read the chosen runs and open the compare screen.
 
-    This run, remote runs and those beyond the number of colours are left out, and a notification
+    This run, remote runs and those beyond `MOST_RUNS` are left out, and a notification
     says so.
     """
     app.run_worker(_compare_runs(app, chosen), group="compare", exclusive=True)
@@ -133,15 +136,33 @@ async def _compare_runs(app: AppBase, chosen: list[RunListing]) -> None:
         app.tell(
             f"choose what to compare this run with: put the cursor on a run, or mark some ({key})"
         )
-    most = len(SIGNS) - 1
+    most = MOST_RUNS - 1
     if len(here) > most:
         app.tell(f"this run is compared with the first {most} of {len(here)} marked runs")
-    try:
-        others = [await read_other_run(Path(item.summary.path)) for item in here[:most]]
-    except (FttuiError, OSError) as error:
-        app.tell(f"the run cannot be read: {error}", title="compare")
-        return
-    if others:
-        app.state = replace(app.state, others=tuple(others), left_out=len(marked) - len(others))
-        app.go("compare")
-        app.redraw()
+    await _read_others(app, here[:most], len(marked))
+
+
+async def _read_others(app: AppBase, chosen: list[RunListing], marked: int) -> None:
+    """Read runs one after another; those read so far are shown meanwhile.
+
+    A run that cannot be read is left out, and counted among the `marked` ones.
+    """
+    others: list[OtherRun] = []
+    faults: list[str] = []
+    for number, item in enumerate(chosen, 1):
+        try:
+            others.append(await read_other_run(Path(item.summary.path)))
+        except (FttuiError, OSError) as error:
+            faults.append(f"{item.summary.id}: {error}")
+        left = len(chosen) - number
+        if others and (not left or number == 1 or number % READ_AT_ONCE == 0):
+            left_out = marked - len(others) - left
+            app.state = replace(
+                app.state, others=tuple(others), left_out=left_out, reading_runs=left
+            )
+            if number == 1 or len(others) == 1:
+                app.go("compare")
+            app.redraw()
+    if faults:
+        more = f" (and {len(faults) - 1} more)" if faults[1:] else ""
+        app.tell(f"the run cannot be read: {faults[0]}{more}", title="compare")

@@ -10,6 +10,7 @@ from ...dialogs.prompts import ParsedInput
 from ...plot.panels import chosen_metrics, metrics_of
 from ...view_model.plot_view import PlotView
 from ..modals.prompt import PromptScreen
+from ..plots.compare import CompareScreen
 from ..plots.metrics import MetricsScreen
 from ..plots.plot_screen import PlotScreen
 from ..tables.ranks import RanksScreen
@@ -40,12 +41,12 @@ def _on_plots(do: Callable[[PlotScreen], None]) -> Handler:
 
 
 def _filter(app: AppBase) -> None:
-    if isinstance(app.screen, TableScreen):
+    if isinstance(app.screen, TableScreen | CompareScreen):
         app.screen.open_filter()
     elif isinstance(app.screen, MetricsScreen):
         _choose_metrics(app)
     else:
-        app.tell("nothing to filter here; tables and the metrics screen have a filter")
+        app.tell("nothing to filter here; tables, metrics and comparison have a filter")
 
 
 def _choose_metrics(app: AppBase) -> None:
@@ -61,12 +62,16 @@ def _choose_metrics(app: AppBase) -> None:
     app.push_screen(prompt, answer)
 
 
-def _on_runs(do: Callable[[AppBase, RunsScreen], None]) -> Handler:
-    def act(app: AppBase) -> None:
-        if isinstance(app.screen, RunsScreen):
-            do(app, app.screen)
+def _compare(app: AppBase) -> None:
+    if isinstance(app.screen, RunsScreen):
+        compare_runs(app, app.screen.chosen_to_compare())
 
-    return act
+
+def _mark(app: AppBase) -> None:
+    if isinstance(app.screen, RunsScreen):
+        app.screen.mark()
+    elif isinstance(app.screen, CompareScreen):
+        app.screen.pick()
 
 
 def _order_ranks(app: AppBase) -> None:
@@ -101,8 +106,8 @@ def _cursor(view: PlotView, app: AppBase, screen: PlotScreen, *, columns: int) -
 
 
 VIEW_HANDLERS: dict[str, Handler] = {
-    "runs.mark": _on_runs(lambda app, screen: screen.mark()),
-    "runs.compare": _on_runs(lambda app, screen: compare_runs(app, screen.chosen_to_compare())),
+    "runs.mark": _mark,
+    "runs.compare": _compare,
     "view.axis": _look(lambda view, app, screen: view.next_axis()),
     "view.pan-left": _look(
         lambda view, app, screen: view.panned(-0.5 * app.take_count(), app.state.run.step)
