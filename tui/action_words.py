@@ -44,6 +44,7 @@ SYNONYMS = {
     "checkpoint.pin": "keep save forever tag best snapshot",
     "checkpoint.average": "average mean merge combine soup weights model",
     "run.evaluate": "validate validation test held-out evaluation",
+    "run.bench": "benchmark lm-eval harness evaluate tasks hellaswag mmlu accuracy score",
     "run.sample": "generate text prompt try chat output inference",
     "run.chat": "talk converse ask prompt base adapter compare generate inference playground",
     "run.stop": "end finish kill terminate abort",
@@ -111,6 +112,7 @@ _KEYS_OF_SCREEN = {
     "checkpoints": (
         "list.open",
         "run.race",
+        "run.bench",
         "checkpoint.average",
         "checkpoint.save",
         "checkpoint.pin",

@@ -142,6 +142,11 @@ ACTIONS: tuple[Action, ...] = (
         RUN, ("eval",), footer=7,
     ),
     Action(
+        "run.bench", "b", "benchmarks",
+        "measure benchmarks on a checkpoint, in a process beside the training",
+        RUN, asks="inline",
+    ),
+    Action(
         "run.sample", "g", "sample", "generate text with the current weights",
         RUN, ("sample",), "inline",
     ),
@@ -388,7 +393,7 @@ def spec_now(action: Action, state: AppState) -> CommandSpec | None:
 
 
 _BEYOND_THE_RUN = frozenset(
-    {"go.runs", "go.compare", "runs.mark", "runs.compare", "app.screenshot"}
+    {"go.runs", "go.compare", "runs.mark", "runs.compare", "run.bench", "app.screenshot"}
 )
 """Actions that read other runs and hosts, or write a file."""
 

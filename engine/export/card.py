@@ -80,6 +80,7 @@ class ModelCard:
             self._usage(),
             _listed("## Not carried over", self.left_out),
             "## Metrics\n\n" + _metrics(self.lineage),
+            _benchmarks(self.lineage),
             "## Data\n\n" + _table(("", ""), self._data()),
             "## Interventions\n\n" + _interventions(self.lineage),
             "## Versions\n\n" + _table(("library", ""), sorted(self.manifest.versions.items())),
@@ -297,6 +298,16 @@ def _metrics(lineage: Lineage) -> str:
         for name, value in after.items()
     ]
     return _table(("held-out data", f"step {first_step}", f"step {last_step}"), rows)
+
+
+def _benchmarks(lineage: Lineage) -> str:
+    """Return the benchmarks of the checkpoint with their conditions; empty without any."""
+    rows = [
+        (result.name_of(metric), score.text, result.conditions)
+        for result in lineage.benchmarks.values()
+        for metric, score in result.scores.items()
+    ]
+    return "## Benchmarks\n\n" + _table(("metric", "value", "measured"), rows) if rows else ""
 
 
 def _listed(title: str, sentences: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..protocol.benchmarks.result import BenchmarkFinished, BenchmarkResult
 from ..protocol.event_parts import DataFinding
 from ..protocol.events import (
     CheckpointSaved,
@@ -43,6 +44,8 @@ class Lineage:
     devices: list[str] = field(default_factory=list)
     evaluations: list[tuple[int, dict[str, float]]] = field(default_factory=list)
     """(step, metrics) of the evaluations up to the checkpoint, without those rolled back."""
+    benchmarks: dict[str, BenchmarkResult] = field(default_factory=dict)
+    """The newest result of each benchmark on the checkpoint, by task."""
     interventions: list[LineageStep] = field(default_factory=list)
     not_read: list[str] = field(default_factory=list)
     """What of the journal could not be read, in words; interventions may be missing."""
@@ -65,23 +68,35 @@ def read_lineage(run: RunDirectory, manifest: Manifest) -> Lineage:
 def lineage_of(run: str, records: Iterable[Record], manifest: Manifest) -> Lineage:
     """Collect the lineage from the records up to the one that reports the checkpoint as saved.
 
-    If none reports it, all records count.
+    If none reports it, all records count. Benchmarks are measured on a checkpoint later, so they
+    count in any case.
     """
-    lineage = Lineage(run)
+    lineage, saved = Lineage(run), False
     for record in records:
-        match record.event:
-            case RunStarted() as started if started.devices:
-                lineage.devices, lineage.facts = started.devices, started.facts
-                lineage.findings = started.findings
-            case EvalFinished(metrics=metrics):
-                lineage.evaluations.append((record.step, metrics))
-            case RolledBack(to_step=to_step):
-                lineage.evaluations = [one for one in lineage.evaluations if one[0] <= to_step]
-            case CheckpointSaved(name=name) if name == manifest.name:
-                return lineage
-            case event:
-                lineage.interventions += _interventions(record, event)
+        if isinstance(record.event, BenchmarkFinished):
+            result = record.event.result
+            if result.checkpoint == manifest.name and result.scores:
+                lineage.benchmarks[result.task] = result
+        elif not saved:
+            saved = _add(lineage, record, manifest)
     return lineage
+
+
+def _add(lineage: Lineage, record: Record, manifest: Manifest) -> bool:
+    """Add a record; return whether it is the one that reports the checkpoint as saved."""
+    match record.event:
+        case RunStarted() as started if started.devices:
+            lineage.devices, lineage.facts = started.devices, started.facts
+            lineage.findings = started.findings
+        case EvalFinished(metrics=metrics):
+            lineage.evaluations.append((record.step, metrics))
+        case RolledBack(to_step=to_step):
+            lineage.evaluations = [one for one in lineage.evaluations if one[0] <= to_step]
+        case CheckpointSaved(name=name) if name == manifest.name:
+            return True
+        case event:
+            lineage.interventions += _interventions(record, event)
+    return False
 
 
 def _interventions(record: Record, event: object) -> list[LineageStep]:

@@ -1,4 +1,4 @@
-"""The process that runs a race for the app; it continues when the app is closed."""
+"""The processes that run races and benchmarks for the app; they continue when it is closed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.run_dir import RunDirectory
 
-_LOG = "logs/race.log"
+RACE_LOG, BENCH_LOG = "logs/race.log", "logs/bench.log"
 _LINES = 12
 
 
@@ -27,14 +27,36 @@ def start_race(
     Raises:
         OSError: the log cannot be opened, or no process can be started.
     """
+    return _start(run, "race", checkpoint, arguments, RACE_LOG)
+
+
+def start_bench(
+    run: RunDirectory, checkpoint: str | None, arguments: Sequence[str]
+) -> subprocess.Popen[bytes]:
+    """Start `fttui bench` on a run in a process session of its own; its output is `logs/bench.log`.
+
+    Args:
+        run: the run, live or ended.
+        checkpoint: the checkpoint to measure; None for the last one.
+        arguments: the arguments after the run, such as `--tasks hellaswag`.
+
+    Raises:
+        OSError: the log cannot be opened, or no process can be started.
+    """
+    return _start(run, "bench", checkpoint, arguments, BENCH_LOG)
+
+
+def _start(
+    run: RunDirectory, command: str, checkpoint: str | None, arguments: Sequence[str], file: str
+) -> subprocess.Popen[bytes]:
     with run.open() as folder:
         folder.make_folder("logs")
-        opened = folder.open_file(_LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        opened = folder.open_file(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     start = f"{run.path}@{checkpoint}" if checkpoint else str(run.path)
-    command = [sys.executable, "-m", "fttui.tui", "race", start, *arguments]
+    words = [sys.executable, "-m", "fttui.tui", command, start, *arguments]
     with os.fdopen(opened, "wb") as log:
         return subprocess.Popen(
-            command,
+            words,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -43,6 +65,6 @@ def start_race(
         )
 
 
-def last_words(run: RunDirectory) -> list[str]:
-    """Return the last lines that the newest race has printed."""
-    return last_lines(run.path / _LOG, _LINES)
+def last_words(run: RunDirectory, file: str = RACE_LOG) -> list[str]:
+    """Return the last lines that the newest race, or the process of another log, has printed."""
+    return last_lines(run.path / file, _LINES)

@@ -50,6 +50,7 @@ from ..modals.help import HelpScreen
 from ..modals.prompt import PromptScreen
 from ..modals.rollback import ask_rollback
 from .background import change_control
+from .bench import ask_bench
 from .chat import ask_chat
 from .races import ask_race, begin_race
 from .sharing import SHARING_HANDLERS
@@ -322,6 +323,7 @@ HANDLERS: dict[str, Handler] = {
         lambda app, t: prompts.read_average(t, app.state),
     ),
     "run.evaluate": lambda app: app.send(Evaluate()),
+    "run.bench": ask_bench,
     "run.gradients": lambda app: app.send(MeasureGradients()),
     "run.profile": lambda app: app.send(ProfileSteps()),
     "run.sample": _prompt("generate with the current weights", "Once upon a time", _sample),

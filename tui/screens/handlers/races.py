@@ -32,7 +32,7 @@ _TITLE = "race"
 def ask_race(app: AppBase) -> None:
     """Ask for the variants of a race; show the race in progress, if there is one."""
     if (run := _run_of(app)) is not None:
-        _work(app, _open(app, run, _chosen_checkpoint(app)))
+        _work(app, _open(app, run, chosen_checkpoint(app)))
 
 
 def begin_race(app: AppBase, text: str, checkpoint: str | None = None) -> None:
@@ -55,7 +55,7 @@ def _run_of(app: AppBase) -> RunDirectory | None:
     return app.run_directory
 
 
-def _chosen_checkpoint(app: AppBase) -> str | None:
+def chosen_checkpoint(app: AppBase) -> str | None:
     """Return the checkpoint under the cursor of their table; None on other screens."""
     key = app.screen.key_under_cursor() if isinstance(app.screen, CheckpointsScreen) else None
     return key if key in {one.name for one in app.state.run.checkpoints} else None

@@ -168,6 +168,8 @@ def _figures(facts: ComparedRun) -> dict[str, str]:
         newest = max(timeline.evaluations)
         for name, value in timeline.evaluations[newest].items():
             found[f"last eval.{name}"] = f"{value:.5g} at step {newest}"
+    for name, (step, score) in timeline.benchmarks.items():
+        found[name] = f"{score.text} at step {step}"
     return found
 
 

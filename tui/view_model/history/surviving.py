@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished, BenchmarkScore
 from fttui.engine.protocol.command_kinds import Quarantine, ResetLr, SkipBatches, undo_schedule
 from fttui.engine.protocol.commands import describe_command
 from fttui.engine.protocol.events import (
@@ -51,6 +52,8 @@ class SurvivingTimeline:
     """Number of finished steps that were rolled back."""
     unexplained: tuple[int, ...]
     """Steps whose learning rate factor or clip follows from no command in the journal."""
+    benchmarks: Mapping[str, tuple[int, BenchmarkScore]] = field(default_factory=dict)
+    """Newest score of each metric such as `bench.hellaswag.acc`, with its checkpoint's step."""
     left_out: tuple[str, ...] = ()
     """Commands that may have changed settings, which their records lack; not among `changes`."""
     means: tuple[str, ...] = ()
@@ -126,6 +129,15 @@ class _Segments:
             isinstance(record.event, StepFinished) for record in later
         )
 
+    def survives(self, checkpoint: str) -> bool:
+        """Whether the newest weights descend from a checkpoint."""
+        segment, seq = self._saved.get(checkpoint, (None, 0))
+        return any(
+            one is self.all[segment] and any(record.seq == seq for record in counting)
+            for one, counting in self.path()
+            if segment is not None
+        )
+
     def path(self) -> list[tuple[_Segment, list[Record]]]:
         """Return the segments that lead to the newest record, each with its records that count."""
         found: list[tuple[_Segment, list[Record]]] = []
@@ -161,12 +173,27 @@ def surviving_timeline(records: Iterable[Record], fresh: RunSettings | None) -> 
     return SurvivingTimeline(
         steps=steps,
         evaluations={r.step: r.event.metrics for r in kept if isinstance(r.event, EvalFinished)},
+        benchmarks=_benchmarks(segments),
         changes=tuple(_changes(points, skips, fresh)),
         abandoned_steps=trained - len(steps),
         unexplained=tuple(_unexplained(steps, points)),
         left_out=tuple(left_out),
         means=tuple(one.checkpoint for one, _ in path if one.checkpoint in segments.means),
     )
+
+
+def _benchmarks(segments: _Segments) -> dict[str, tuple[int, BenchmarkScore]]:
+    """Return the newest scores on checkpoints that survive, whenever they were measured."""
+    found: dict[str, tuple[int, BenchmarkScore]] = {}
+    for record in (record for segment in segments.all for record in segment.records):
+        if not isinstance(record.event, BenchmarkFinished):
+            continue
+        result = record.event.result
+        for metric, score in result.scores.items() if segments.survives(result.checkpoint) else ():
+            name = result.name_of(metric)
+            if name not in found or found[name][0] <= result.step:
+                found[name] = result.step, score
+    return found
 
 
 def _without_settings(record: Record) -> Iterator[str]:

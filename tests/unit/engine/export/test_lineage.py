@@ -13,6 +13,7 @@ from fttui.engine.config.load import dump_config
 from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from fttui.engine.export.card import BaseModel, ModelCard, head_notes, without_folders
 from fttui.engine.export.lineage import Lineage, lineage_of, read_lineage
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished, BenchmarkScore
 from fttui.engine.protocol.codec import encode
 from fttui.engine.protocol.events import (
     AnyEvent,
@@ -26,6 +27,7 @@ from fttui.engine.protocol.events import (
 from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.run.journal import MAGIC, frame
 from fttui.engine.run.run_dir import RunDirectory
+from tests.support.benchmarks import result
 
 MANIFEST = Manifest(
     name="step-000006-t2", step=6, timeline=2, time=0.0, world_size=1, incarnation=1, files={}
@@ -182,3 +184,24 @@ def test_an_adapter_after_merge_first_comes_with_the_code_that_merges(
     assert ("AutoModelForImageTextToText" in code) is vision
     assert '"org/start").merge_and_unload()' in code
     assert ("# Training quantized the merged base to nf4." in code) is (quantize == "nf4")
+
+
+def test_the_card_has_the_benchmarks_of_its_checkpoint_whenever_they_were_measured() -> None:
+    scores = {"acc": BenchmarkScore(value=0.75, stderr=0.03, base=0.5)}
+    measured = result(step=6, checkpoint=MANIFEST.name, scores=scores)
+    records = journal(
+        (2, 1, BenchmarkFinished(result=result(step=2, checkpoint="step-000002", scores=scores))),
+        (6, 2, saved(MANIFEST.name)),
+        (9, 2, EvalFinished(metrics={"loss": 1.0}, seconds=1)),
+        (9, 2, BenchmarkFinished(result=measured)),
+    )
+    found = lineage_of("run-1", records, MANIFEST)
+    assert list(found.benchmarks.values()) == [measured]
+    assert found.evaluations == []
+    text = ModelCard(
+        config=CONFIG, config_text="", manifest=MANIFEST, lineage=found,
+        base=BaseModel("base", None, None), merged=True, averaged=False,
+    ).text()  # fmt: skip
+    assert "## Benchmarks" in text
+    assert f"| bench.{measured.task}.acc | 0.75 ± 0.03 (base 0.5, +0.25) |" in text
+    assert "## Benchmarks" not in card()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
+from fttui.engine.protocol.benchmarks.result import BenchmarkFinished, BenchmarkScore
 from fttui.engine.protocol.command_kinds import (
     Rollback,
     SetDropout,
@@ -26,6 +27,7 @@ from fttui.engine.protocol.events import (
 )
 from fttui.engine.protocol.settings import RestOfSchedule, RunSettings
 from fttui.tui.view_model.history.surviving import SurvivingTimeline, surviving_timeline
+from tests.support.benchmarks import result
 
 FRESH = RunSettings(clip=1.0)
 
@@ -293,6 +295,24 @@ def test_evaluations_are_those_of_the_surviving_steps(journal: Journal) -> None:
     journal.go_back(name)
     journal.add(EvalFinished(metrics={"loss": 1.0}))
     assert journal.found.evaluations == {1: {"loss": 1.0}}
+
+
+def test_benchmarks_are_the_newest_of_checkpoints_that_survive(journal: Journal) -> None:
+    journal.train(1)
+    first = journal.save()
+    journal.train(1)
+    gone = journal.save()
+    journal.go_back(first)
+    journal.train(2)
+    last = journal.save()
+    for name, value in ((last, 0.7), (first, 0.5), (gone, 0.9)):
+        measured = result(
+            step=journal.saved[name], checkpoint=name, scores={"acc": BenchmarkScore(value=value)}
+        )
+        journal.add(BenchmarkFinished(result=measured))
+    assert [(n, step, s.value) for n, (step, s) in journal.found.benchmarks.items()] == [
+        (f"bench.{measured.task}.acc", 3, 0.7)
+    ]
 
 
 def test_commands_whose_record_has_no_settings_are_listed(journal: Journal) -> None:

@@ -1,0 +1,87 @@
+"""The prompt of benchmarks: typed words become the arguments of `fttui bench`, and its page."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+
+from fttui.engine.protocol.benchmarks.result import BenchmarkResult
+
+from .prompts import ParsedInput
+
+FORMS = "hellaswag,arc_easy --limit 100 --base"
+_WITH_VALUE = ("--include-path", "--limit", "--fewshot", "--device", "--batch")
+_ALONE = ("--base", "--chat-template")
+
+
+def read_bench(text: str) -> ParsedInput:
+    """Parse tasks and options; the result is the text itself."""
+    if not text.strip():
+        return ParsedInput(needs=f"type tasks of lm-evaluation-harness, such as {FORMS}")
+    try:
+        arguments = bench_arguments(text)
+    except ValueError as error:
+        return ParsedInput(error=str(error))
+    tasks = arguments[1].replace(",", ", ")
+    return ParsedInput(text=text, preview=f"measures {tasks} in a process beside the training")
+
+
+def bench_arguments(text: str) -> list[str]:
+    """Return the arguments of `fttui bench` in a typed text: the tasks, then options.
+
+    Raises:
+        ValueError: there is no task, or an option is unknown or lacks its value.
+    """
+    words = shlex.split(text)
+    tasks: list[str] = []
+    options: list[str] = []
+    known = ", ".join((*_ALONE, *_WITH_VALUE))
+    while words:
+        word = words.pop(0)
+        if word in _ALONE:
+            options.append(word)
+        elif word in _WITH_VALUE:
+            if not words or words[0].startswith("--"):
+                raise ValueError(
+                    f"{word}: got no value, expected one, such as {word} {_sample(word)}"
+                )
+            options += [word, words.pop(0)]
+        elif word.startswith("-"):
+            raise ValueError(f"got {word}, expected one of {known}")
+        else:
+            tasks += [task for task in word.split(",") if task]
+    if not tasks:
+        raise ValueError(f"got no task, expected names such as {FORMS}")
+    return ["--tasks", ",".join(tasks), *options]
+
+
+def _sample(option: str) -> str:
+    return {"--include-path": "tasks/", "--device": "cpu"}.get(option, "8")
+
+
+def bench_lines(
+    arguments: Sequence[str],
+    exit_code: int | None,
+    said: Sequence[str],
+    results: Sequence[BenchmarkResult],
+) -> Iterator[str]:
+    """Yield the lines of the page of a measurement.
+
+    Args:
+        arguments: the arguments of `fttui bench`.
+        exit_code: that of its process; None while it works.
+        said: the last lines that it has printed.
+        results: the results that it has recorded so far.
+    """
+    yield f"fttui bench {shlex.join(arguments)}"
+    state = "measuring …" if exit_code is None else "measured" if exit_code == 0 else "failed"
+    yield state if not exit_code else f"{state} with exit code {exit_code}"
+    for result in results:
+        yield ""
+        for metric, score in result.scores.items():
+            yield f"{result.name_of(metric)}  {score.text}"
+        yield f"{result.checkpoint}, {result.conditions}"
+        if result.error:
+            yield result.error
+    yield ""
+    yield from said

@@ -1,0 +1,76 @@
+"""The page of a measurement of benchmarks: its progress, then its results."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Sequence
+
+from textual.app import ComposeResult
+from textual.containers import VerticalScroll
+from textual.css.query import NoMatches
+
+from fttui.engine.run.run_dir import RunDirectory
+
+from ..connection.race.race_process import BENCH_LOG, last_words
+from ..dialogs.bench_prompt import bench_lines
+from ..view_model.app_state import AppState
+from ..widgets.text_line import TextLine, lines, plain
+from .base import RunScreen
+
+LOOK_S = 1.0
+"""Seconds between two looks at the output of the process."""
+
+
+class BenchPage(RunScreen):
+    """Follows a process that measures benchmarks; it continues when the page is closed."""
+
+    AUTO_FOCUS = "#text"
+    MODE = "page"
+
+    def __init__(
+        self, run: RunDirectory, process: subprocess.Popen[bytes], arguments: Sequence[str]
+    ) -> None:
+        """Show the output of a process that has just been started with some arguments."""
+        super().__init__()
+        self._run = run
+        self._process = process
+        self._arguments = arguments
+        self._known = len(self.fttui.state.run.benchmarks)
+        """Results of the run before the process began."""
+        self._said: list[str] = []
+
+    def compose_body(self) -> ComposeResult:
+        """Compose the text of the page."""
+        page = VerticalScroll(id="text", can_focus=True)
+        page.border_title = "benchmarks"
+        page.border_subtitle = "esc: back, the measurement continues"
+        with page:
+            yield TextLine(id="bench")
+
+    def on_mount(self) -> None:
+        """Begin to follow the process."""
+        self.run_worker(self._look(), group="bench", exclusive=True)
+        self.set_interval(LOOK_S, self._look)
+
+    async def _look(self) -> None:
+        self._said = await asyncio.to_thread(last_words, self._run, BENCH_LOG)
+        if self._process.poll() is not None:
+            self.query_one("#text").border_subtitle = "esc: back"
+        self.fttui.redraw()
+
+    def text_to_copy(self) -> str:
+        """Return the text of the page."""
+        return "\n".join(self._lines(self.fttui.state))
+
+    def _lines(self, state: AppState) -> list[str]:
+        results = state.run.benchmarks[self._known :]
+        return list(bench_lines(self._arguments, self._process.poll(), self._said, results))
+
+    def show_body(self, state: AppState, now: float) -> None:
+        """Draw the current state of the measurement."""
+        try:
+            text = self.query_one("#bench", TextLine)
+        except NoMatches:
+            return
+        text.put(lines(*(plain(row) for row in self._lines(state))))
