@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 MAGIC = b"FTTUIJ1\n"
 
 
+_TOGETHER = 64
+"""Frames of one length in a row from which they are checked together."""
 _MOST_KEPT_BYTES = MAX_PAYLOAD_BYTES
 """Most bytes that are kept behind the last whole frame of a damaged journal."""
 
@@ -97,14 +99,28 @@ def _whole_alike(data: memoryview, at: int, length: int, last: int) -> int:
     """
     size, crc32, count = HEAD.size + length, zlib.crc32, 0
     most = min((len(data) - at) // size, (last - at) // size + 1)
+    if _alike(data, at, size, most):
+        from .records.frame_checksums import leading_whole  # deferred: it needs numpy
+
+        found = leading_whole(data, at, length, most)
+        if found is not None:
+            return found
     heads = struct.Struct(f"<II{length}x").iter_unpack(data[at : at + most * size])
     start = at + HEAD.size
-    for found, crc in heads:
-        if found != length or crc32(data[start : start + length]) != crc:
+    for other, crc in heads:
+        if other != length or crc32(data[start : start + length]) != crc:
             break
         start += size
         count += 1
     return count
+
+
+def _alike(data: memoryview, at: int, size: int, most: int) -> bool:
+    """Whether so many frames of one length seem to follow that they are checked together."""
+    if most < _TOGETHER:
+        return False
+    later = at + (_TOGETHER - 1) * size
+    return data[at : at + 4] == data[later : later + 4]
 
 
 @dataclass(frozen=True)

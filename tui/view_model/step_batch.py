@@ -120,11 +120,10 @@ def _extremes(values: Floats, size: int) -> NDArray[np.bool_]:
     blocks = values.reshape(len(values), -1, size)
     odd = ~np.isfinite(blocks)
     kept = np.zeros(blocks.shape, dtype=bool)
-    for pick in (
-        np.where(odd, np.inf, blocks).argmin(axis=2),
-        np.where(odd, -np.inf, blocks).argmax(axis=2),
-        odd.argmax(axis=2),
-    ):
+    low = high = blocks
+    if odd.any():
+        low, high = np.where(odd, np.inf, blocks), np.where(odd, -np.inf, blocks)
+    for pick in (low.argmin(axis=2), high.argmax(axis=2), odd.argmax(axis=2)):
         np.put_along_axis(kept, pick[:, :, None], True, axis=2)
     return kept.reshape(values.shape)
 
@@ -271,6 +270,8 @@ class _Template:
 
     def fits(self, rows: NDArray[np.uint8]) -> NDArray[np.bool_]:
         """Return a mask of the records that differ from this layout in numbers only."""
+        if self._fit_all(rows):
+            return np.ones(len(rows), dtype=bool)
         differs = rows ^ self._sample
         differs &= self._mask
         same = np.ones(len(rows), dtype=bool)
@@ -281,6 +282,18 @@ class _Template:
         if self._booleans:
             same &= (rows[:, self._booleans] & 0xFE == _FALSE).all(axis=1)
         return same
+
+    def _fit_all(self, rows: NDArray[np.uint8]) -> bool:
+        """Whether all records differ from this layout in numbers only, as most neighbours do.
+
+        The bits that any of them has, and those that all of them have, are found three times as
+        fast as those in which each differs.
+        """
+        some, every = np.bitwise_or.reduce(rows, axis=0), np.bitwise_and.reduce(rows, axis=0)
+        differ = ((some ^ self._sample) | (every ^ self._sample)) & self._mask
+        flags = np.concatenate([some[self._booleans], every[self._booleans]])
+        small = some[self._small]
+        return not differ.any() and bool((small < 0x80).all() and (flags & 0xFE == _FALSE).all())
 
     def read(self, rows: NDArray[np.uint8]) -> dict[str, Floats | Integers]:
         """Return the numbers of records that fit this layout: name → one value per record."""

@@ -192,3 +192,19 @@ def test_thinning_keeps_every_extreme_and_gap(width) -> None:
     assert len(less.trace(0, 1000, 1000 // max(width, 4)).gaps) >= min(1, len(gaps))
     assert thin.branch.averages == full.branch.averages
     assert thin.tokens_seen == full.tokens_seen
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, None])
+def test_a_block_keeps_its_extremes_and_its_first_odd_value(odd: float | None) -> None:
+    losses = [3.0, 1.0, 2.0, 4.0, 8.0, 7.0, 6.0, 5.0]
+    if odd is not None:
+        losses[6] = odd
+    records = [
+        Record(seq=n, time=1e9 + n, step=n, timeline=1, event=StepFinished(loss=loss))
+        for n, loss in enumerate(losses, 1)
+    ]
+    (steps,) = decode_batch(list(map(encode, records))).parts
+    assert isinstance(steps, Steps)
+    kept = np.flatnonzero(steps.thinned(4, whole_end=False).present["loss"])
+    # Of the first block the first, least and greatest value; of the second one likewise.
+    assert kept.tolist() == [0, 1, 3, 4, *([] if odd is None else [6]), 7]
