@@ -12,7 +12,7 @@ import os
 import struct
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -28,6 +28,9 @@ MAGIC = b"FTTUIJ1\n"
 
 _TOGETHER = 64
 """Frames of one length in a row from which they are checked together."""
+LeadingWhole = Callable[[memoryview, int, int, int], int | None]
+"""From (bytes, offset, length, most) the number of frames at the offset, `most` at most, whose
+payloads have that length; None if one of these is not whole, so that each has to be checked."""
 _MOST_KEPT_BYTES = MAX_PAYLOAD_BYTES
 """Most bytes that are kept behind the last whole frame of a damaged journal."""
 
@@ -66,8 +69,14 @@ def _opened(path: Path) -> BinaryIO:
     return os.fdopen(open_plain(path, os.O_RDONLY, shown=path), "rb")
 
 
-def frames_in(data: bytes, before: int) -> Frames:
-    """Return the whole frames from the beginning of `data` on that begin before an offset in it."""
+def frames_in(data: bytes, before: int, leading: LeadingWhole | None = None) -> Frames:
+    """Return the whole frames from the beginning of `data` on that begin before an offset in it.
+
+    Args:
+        data: bytes that begin with a frame.
+        before: offset in `data`; frames that begin there or later are left out.
+        leading: checks many frames at once; None checks each one.
+    """
     starts: list[int] = []
     ends: list[int] = []
     at, last = 0, min(before - 1, len(data) - HEAD.size)
@@ -76,7 +85,7 @@ def frames_in(data: bytes, before: int) -> Frames:
         length = HEAD.unpack_from(view, at)[0]
         if not 0 < length <= MAX_PAYLOAD_BYTES:
             break
-        count = _whole_alike(view, at, length, last)
+        count = _whole_alike(view, at, length, last, leading)
         if not count:
             break
         size = HEAD.size + length
@@ -86,7 +95,9 @@ def frames_in(data: bytes, before: int) -> Frames:
     return Frames(data, starts, ends)
 
 
-def _whole_alike(data: memoryview, at: int, length: int, last: int) -> int:
+def _whole_alike(
+    data: memoryview, at: int, length: int, last: int, leading: LeadingWhole | None
+) -> int:
     """Return how many whole frames with payloads of one length follow each other from `at` on.
 
     Most neighbouring steps are of one length, and to check these together takes half the time.
@@ -96,13 +107,12 @@ def _whole_alike(data: memoryview, at: int, length: int, last: int) -> int:
         at: offset of the first frame.
         length: its length.
         last: greatest offset at which a frame may begin.
+        leading: as in `frames_in`.
     """
     size, crc32, count = HEAD.size + length, zlib.crc32, 0
     most = min((len(data) - at) // size, (last - at) // size + 1)
-    if _alike(data, at, size, most):
-        from .records.frame_checksums import leading_whole  # deferred: it needs numpy
-
-        found = leading_whole(data, at, length, most)
+    if leading is not None and _seem_alike(data, at, size, most):
+        found = leading(data, at, length, most)
         if found is not None:
             return found
     heads = struct.Struct(f"<II{length}x").iter_unpack(data[at : at + most * size])
@@ -115,7 +125,7 @@ def _whole_alike(data: memoryview, at: int, length: int, last: int) -> int:
     return count
 
 
-def _alike(data: memoryview, at: int, size: int, most: int) -> bool:
+def _seem_alike(data: memoryview, at: int, size: int, most: int) -> bool:
     """Whether so many frames of one length seem to follow that they are checked together."""
     if most < _TOGETHER:
         return False
@@ -216,12 +226,15 @@ class FrameReader:
         self.offset += at
         return found or [payload for _, payload in self.read(limit_bytes)]
 
-    def read_frames(self, limit_bytes: int, before: int) -> Frames:
+    def read_frames(
+        self, limit_bytes: int, before: int, leading: LeadingWhole | None = None
+    ) -> Frames:
         """Return what `read_payloads` returns, in one buffer, up to the first frame after `before`.
 
         Args:
             limit_bytes: bytes to read at most; a single frame may be larger.
             before: offset in the file; frames that begin there or later are left for the next call.
+            leading: as in `frames_in`.
 
         Raises:
             FileNotFoundError: there is no file.
@@ -232,7 +245,7 @@ class FrameReader:
             if self.offset == 0:
                 return Frames(b"", [], [])
             found = frames_in(
-                os.pread(file.fileno(), limit_bytes, self.offset), before - self.offset
+                os.pread(file.fileno(), limit_bytes, self.offset), before - self.offset, leading
             )
             if not found and os.fstat(file.fileno()).st_size - self.offset > limit_bytes:
                 data = os.pread(file.fileno(), MAX_PAYLOAD_BYTES + HEAD.size, self.offset)

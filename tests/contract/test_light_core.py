@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import get_args
 
@@ -14,7 +17,7 @@ import pytest
 from fttui.engine.config.schema import Tracker
 from fttui.engine.config.sections.outward import TRACKER_PACKAGES
 from fttui.engine.errors import FttuiError
-from fttui.tui.cli.main import build_parser
+from fttui.tui.cli.main import MODULES, build_parser
 from fttui.tui.cli.preflight import extras
 from fttui.tui.cli.preflight.training_packages import TRAIN, fits
 from tests.support.counting_run import new_counting_run
@@ -243,3 +246,28 @@ def test_a_loop_is_watched_where_torch_is_the_only_training_library(tmp_path: Pa
     assert "an error of fttui" not in done.stderr
     (saved,) = tmp_path.glob("*/checkpoints/*/MANIFEST.json")
     assert '"torch"' in saved.read_text()
+
+
+def test_the_table_of_commands_names_what_each_module_registers() -> None:
+    for module, commands in MODULES.items():
+        parser = argparse.ArgumentParser()
+        registered = parser.add_subparsers()
+        import_module(module, "fttui.tui.cli").add_commands(registered)
+        assert tuple(registered.choices) == commands
+    files = {name.lstrip(".").replace(".", "/") for name in MODULES}
+    folder = ROOT / "tui" / "cli"
+    with_commands = {
+        str(file.relative_to(folder).with_suffix(""))
+        for file in folder.rglob("*.py")
+        if "\ndef add_commands(" in file.read_text()
+    }
+    assert with_commands == files
+
+
+def test_a_command_line_imports_only_the_module_of_its_command() -> None:
+    code = (
+        "import sys; from fttui.tui.cli.main import build_parser; build_parser('bridge');"
+        "print(*(name in sys.modules for name in ('fttui.tui.cli.bridge', 'fttui.tui.cli.run')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True False\n"

@@ -26,7 +26,11 @@ from tempfile import TemporaryFile
 from typing import Any
 
 PRELOAD = (
+    "fttui.tui.cli.attach",
+    "fttui.tui.cli.control",
+    "fttui.tui.cli.ls",
     "fttui.tui.cli.main",
+    "fttui.tui.cli.run",
     "fttui.tui.connection.hub_connection",
     "fttui.tui.connection.local",
     "fttui.engine.hub.launch",

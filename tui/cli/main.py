@@ -6,35 +6,48 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from fttui.engine.errors import FttuiError, NotOwner
 from fttui.engine.run.run_dir import runs_root
 
-from . import (
-    attach,
-    bridge,
-    check,
-    control,
-    data,
-    doctor,
-    execute,
-    ls,
-    mine,
-    run,
-)
-from .agents import mcp
-from .cluster import launch
-from .experiments import bench, diff, race, recipe
 from .options import Parser, say, warn
 from .output import escaped_output
-from .outward import export, prometheus, sync, web
-from .preflight import import_config, init_config
-from .reports import report
-from .shell import completion
-from .sweep import sweep
-from .temporary_runs import lr_find, profile
 
 INTERRUPTED = 130
+MODULES: dict[str, tuple[str, ...]] = {
+    ".run": ("run",),
+    ".execute": ("exec",),
+    ".attach": ("attach", "show"),
+    ".control": ("ctl",),
+    ".ls": ("ls", "events"),
+    ".reports.report": ("report",),
+    ".outward.export": ("export",),
+    ".experiments.bench": ("bench",),
+    ".outward.sync": ("sync",),
+    ".outward.prometheus": ("prometheus",),
+    ".outward.web": ("web",),
+    ".check": ("check",),
+    ".data": ("data",),
+    ".mine": ("mine",),
+    ".preflight.init_config": ("init",),
+    ".preflight.import_config": ("import",),
+    ".temporary_runs.lr_find": ("lr-find",),
+    ".temporary_runs.profile": ("profile",),
+    ".experiments.race": ("race",),
+    ".sweep.sweep": ("sweep",),
+    ".experiments.recipe": ("recipe",),
+    ".experiments.diff": ("diff",),
+    ".cluster.launch": ("launch",),
+    ".doctor": ("doctor",),
+    ".shell.completion": ("completion",),
+    ".bridge": ("bridge",),
+    ".agents.mcp": ("mcp",),
+}
+"""The subcommands that each module registers, in the order of the help.
+
+A command line imports only the module of its command.
+"""
 
 _EPILOG = """\
 Without a command, fttui opens the app on the list of runs.
@@ -91,8 +104,13 @@ class _RunsDirAction(argparse.Action):
         os.environ["FTTUI_RUNS"] = str(folder)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+def build_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line.
+
+    Args:
+        command: the command that will be parsed, whose module alone is imported then; None, or a
+            word that is no command, imports all.
+    """
     parser = Parser(
         prog="fttui",
         usage="fttui [-h] [--version] [--ascii] [--runs-dir D] [COMMAND ...]",
@@ -112,37 +130,9 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder with the runs (default: $FTTUI_RUNS, else ./runs)",
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", prog="fttui")
-    modules = (
-        run,
-        execute,
-        attach,
-        control,
-        ls,
-        report,
-        export,
-        bench,
-        sync,
-        prometheus,
-        web,
-        check,
-        data,
-        mine,
-        init_config,
-        import_config,
-        lr_find,
-        profile,
-        race,
-        sweep,
-        recipe,
-        diff,
-        launch,
-        doctor,
-        completion,
-        bridge,
-        mcp,
-    )
-    for module in modules:
-        module.add_commands(commands)
+    asked = [name for name, own in MODULES.items() if command in own]
+    for name in asked or MODULES:
+        import_module(name, __package__).add_commands(commands)
     return parser
 
 
@@ -157,9 +147,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
-    parser = build_parser()
-    options = parser.parse_args(arguments)
-    if not hasattr(options, "handler") and not attach.at_terminal():
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(words[0] if words else None)
+    options = parser.parse_args(words)
+    if not hasattr(options, "handler") and not (sys.stdin.isatty() and sys.stdout.isatty()):
         parser.error("the following arguments are required: COMMAND")
     handler: Callable[[argparse.Namespace], int] = getattr(options, "handler", _open_run_list)
     try:
@@ -182,7 +173,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _open_run_list(_options: argparse.Namespace) -> int:
     """Open the app on the list of runs, which is what `fttui` alone does."""
-    return attach.open_run_list(runs_root())
+    from .attach import open_run_list
+
+    return open_run_list(runs_root())
 
 
 def _refused(error: OSError) -> int:

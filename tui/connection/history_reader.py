@@ -15,6 +15,7 @@ from fttui.engine.run.run_dir import RunDirectory
 
 from ..view_model.connection_port import Deliver, HistoryArrived, HistoryProgressed, PreviewArrived
 from ..view_model.step_batch import RecordBatch, decode_batch
+from .history.frame_checksums import leading_whole
 from .history.parts import block_width, newest_of, thinned
 from .history.workers import read_by_workers
 
@@ -84,7 +85,7 @@ def batches(
     """
     reader = FrameReader(journal, offset)
     while reader.offset < size_bytes and (
-        frames := reader.read_frames(_READ_BYTES, size_bytes + _READ_BYTES)
+        frames := reader.read_frames(_READ_BYTES, size_bytes + _READ_BYTES, leading_whole)
     ):
         seq, crc = newest_of(frames)
         batch = decode_batch(frames)

@@ -17,6 +17,7 @@ from fttui.engine.run.journal import FrameReader
 
 from ...view_model.branches import needed_whole
 from ...view_model.step_batch import RecordBatch, decode_batch
+from .frame_checksums import leading_whole
 
 _READ_BYTES = 4 * 1024 * 1024
 _SEARCH_BYTES = 256 * 1024
@@ -75,7 +76,7 @@ def read_part(journal: Path, begin: int, end: int, width: int) -> Iterator[Histo
     """
     reader = FrameReader(journal, first_frame(journal, begin))
     start = reader.offset
-    while reader.offset < end and (frames := reader.read_frames(_READ_BYTES, end)):
+    while reader.offset < end and (frames := reader.read_frames(_READ_BYTES, end, leading_whole)):
         seq, crc = newest_of(frames)
         batch = thinned(decode_batch(frames), width, whole_end=False)
         sparse = [p if isinstance(p, Record) else p.with_sparse(needed_whole) for p in batch.parts]

@@ -8,9 +8,8 @@ import zlib
 import numpy as np
 import pytest
 
-from fttui.engine.run import journal
 from fttui.engine.run.journal import frame, frames_in
-from fttui.engine.run.records.frame_checksums import checksums_of, leading_whole
+from fttui.tui.connection.history.frame_checksums import checksums_of, leading_whole
 
 LENGTH, HEAD = 37, 8
 
@@ -34,22 +33,16 @@ def test_frames_of_another_length_end_them() -> None:
     assert leading_whole(memoryview(data), size, LENGTH, 20) == 20
 
 
-def one_by_one(data: bytes, monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    with monkeypatch.context() as patch:
-        patch.setattr(journal, "_TOGETHER", len(data))
-        return list(frames_in(data, len(data)))
-
-
-def test_every_damaged_bit_is_noticed_in_its_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_damaged_bit_is_noticed_in_its_frame() -> None:
     given = [*payloads(90), *payloads(70, 50), *payloads(2)]
     whole, draw = b"".join(map(frame, given)), random.Random(1)
-    assert list(frames_in(whole, len(whole))) == given
+    assert list(frames_in(whole, len(whole), leading_whole)) == given
     for _ in range(200):
         data = bytearray(whole)
         at = draw.randrange(len(data))
         data[at] ^= 1 << draw.randrange(8)
-        found = list(frames_in(bytes(data), len(data)))
-        assert found == one_by_one(bytes(data), monkeypatch)
+        found = list(frames_in(bytes(data), len(data), leading_whole))
+        assert found == list(frames_in(bytes(data), len(data)))
         assert found == given[: len(found)]
         assert sum(HEAD + len(one) for one in found) <= at
 
@@ -58,4 +51,4 @@ def test_two_damaged_frames_do_not_hide_each_other() -> None:
     data = bytearray(b"".join(map(frame, payloads(80))))
     for number in (10, 11):
         data[number * (LENGTH + HEAD) + HEAD + 3] ^= 1
-    assert list(frames_in(bytes(data), len(data))) == payloads(10 + 70)[:10]
+    assert list(frames_in(bytes(data), len(data), leading_whole)) == payloads(10 + 70)[:10]

@@ -19,7 +19,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..damage import HEAD
+from fttui.engine.run.damage import HEAD
 
 Checksums: TypeAlias = NDArray[np.uint32]
 _BYTES = 4
