@@ -302,6 +302,31 @@ def embedder_cached(folder: Path) -> Any:
     return embedder(folder, cached=True)
 
 
+def cross_encoder(folder: Path) -> Any:
+    """The trainer of sentence-transformers for models that score a pair of texts together."""
+    from sentence_transformers.cross_encoder import (
+        CrossEncoder,
+        CrossEncoderTrainer,
+        CrossEncoderTrainingArguments,
+    )
+    from transformers import BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(1)
+    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**size, intermediate_size=32, max_position_embeddings=32, num_labels=1)
+    base = folder / "cross"
+    BertForSequenceClassification(config).save_pretrained(base)
+    word_tokenizer().save_pretrained(base)
+    rows = enumerate(zip(texts(4), texts(5), strict=True))
+    return CrossEncoderTrainer(
+        model=CrossEncoder(str(base), device="cpu"),
+        args=CrossEncoderTrainingArguments(**common(folder)),
+        train_dataset=Dataset.from_list(
+            [{"text": a, "other": b, "label": float(n % 2)} for n, (a, b) in rows]
+        ),
+    )
+
+
 BUILDERS: dict[str, Callable[[Path], Any]] = {
     "Trainer": plain,
     "Trainer streaming": streaming,
@@ -315,6 +340,7 @@ BUILDERS: dict[str, Callable[[Path], Any]] = {
     "reward": reward,
     "MNRL": embedder,
     "CachedMNRL": embedder_cached,
+    "CrossEncoder": cross_encoder,
 }
 
 

@@ -1,7 +1,8 @@
-"""Run a sweep: one trial after another, until there are enough, or the time is over."""
+"""Run a sweep: trial after trial on each device, until there are enough, or the time is over."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ MOST_FAILURES = 5
 """Failed trials without a successful one after which a sweep ends: the next would fail, too."""
 _EARLY_STOP = "early stop"
 """Issuer of the stop that `train.early_stop` calls for; such a trial has trained enough."""
+_POLL_S = 0.1
 _MOST_REPEATS = 50
 """Proposals in a row that repeat an earlier trial after which nothing new is expected."""
 
@@ -51,25 +53,30 @@ class SweepTelling:
 
 
 class TrialLoop:
-    """Trains the trials of a sweep that are left."""
+    """Trains the trials of a sweep that are left, as many at a time as there are starters."""
 
     def __init__(
         self,
         plan: SweepPlan,
         space: Sequence[Axis],
         study: Study,
-        runs: TrialStarter,
+        starters: Sequence[TrialStarter],
         root: Path,
         telling: SweepTelling,
     ) -> None:
         self._plan = plan
         self._space = space
         self._study = study
-        self._runs = runs
+        self._starters = starters
         self._root = root
         self._tell = telling
-        self.current: RunDirectory | None = None
-        """The run of the trial that trains now."""
+        self.current: dict[int, RunDirectory | None] = {}
+        """The trials that train now, by their numbers; None before the run is started."""
+        self._threads: list[threading.Thread] = []
+        self._turn = threading.RLock()
+        """Held while one of the threads uses the study or reports something."""
+        self._leaving = threading.Event()
+        """Set once no other trial may begin, because of an interruption or an error."""
 
     def run(self, deadline: float | None = None) -> str:
         """Train trials; return why there are no more, or an empty text after the last one.
@@ -81,37 +88,90 @@ class TrialLoop:
         Raises:
             FttuiError: the study cannot be written.
         """
-        repeats, before = 0, self._ended()
-        while (left := self._left()) > 0:
+        before = self._ended()
+        if len(self._starters) == 1:
+            return self._train(self._starters[0], before, deadline)
+        return self._side_by_side(before, deadline)
+
+    def _side_by_side(self, before: Sequence[int], deadline: float | None) -> str:
+        """Train trials with each starter on a thread of its own; return why there are no more."""
+        whys: list[str] = []
+        errors: list[Exception] = []
+
+        def work(starter: TrialStarter) -> None:
+            try:
+                whys.append(self._train(starter, before, deadline))
+            except Exception as error:  # noqa: BLE001  # raised below, on the thread of the caller
+                errors.append(error)
+                self._leaving.set()
+
+        self._threads = [
+            threading.Thread(target=work, args=[one], name=f"trials {n}", daemon=True)
+            for n, one in enumerate(self._starters, 1)
+        ]
+        try:
+            for thread in self._threads:
+                thread.start()
+            for thread in self._threads:
+                thread.join()
+        except KeyboardInterrupt:
+            self._leaving.set()
+            raise
+        if errors:
+            raise errors[0]
+        return next(filter(None, whys), "")
+
+    def interrupted(self) -> list[RunDirectory]:
+        """Return the runs that train after an interruption, once those that start have started."""
+        while any(thread.is_alive() for thread in self._threads):
+            if None not in list(self.current.values()):
+                break
+            time.sleep(_POLL_S)
+        return [run for run in list(self.current.values()) if run is not None]
+
+    def _train(self, starter: TrialStarter, before: Sequence[int], deadline: float | None) -> str:
+        """Train trials with one starter; return why there are no more, or an empty text."""
+        while True:
+            with self._turn:
+                trial = self._next(before, deadline)
+                if isinstance(trial, str):
+                    return trial
+                self.current[trial.number] = None
+            result = self._trial(starter, trial, deadline)
+            with self._turn:
+                del self.current[trial.number]
+                if self._leaving.is_set():  # it may have been stopped, and is taken up later
+                    return ""
+                if result is None:
+                    return f"the time limit is reached in trial {trial.number}"
+                self._study.conclude(trial, result)
+                self._tell.finished(result)
+
+    def _next(self, before: Sequence[int], deadline: float | None) -> OpenTrial | str:
+        """Return the next trial to train; or why there is none, which is empty after the last."""
+        for _ in range(_MOST_REPEATS):
+            if (left := self._left()) <= 0 or self._leaving.is_set():
+                return ""
             if deadline is not None and time.monotonic() >= deadline:
                 return f"the time limit is reached, with {left} trials left"
             if self._only_failures(before):
                 return (
                     f"the first {MOST_FAILURES} trials failed, so the next would probably fail too"
                 )
-            trial = self._study.next_trial()
+            trial = self._study.next_trial(self.current)
             known = repeated(self._study.results(), trial.values)
-            if known is not None:
-                repeats += 1
-                again = replace(known, number=trial.number, same_as=known.number)
-                self._study.conclude(trial, again)
-                if repeats >= _MOST_REPEATS:
-                    return "the sampler proposes only settings that were tried"
-                continue
-            repeats = 0
-            result = self._trial(trial, deadline)
-            if result is None:
-                return f"the time limit is reached in trial {trial.number}"
-            self._study.conclude(trial, result)
-            self._tell.finished(result)
-        return ""
+            if known is None:
+                return trial
+            again = replace(known, number=trial.number, same_as=known.number)
+            self._study.conclude(trial, again)
+        return "the sampler proposes only settings that were tried"
 
     def _left(self) -> int:
-        """Return the number of trials that are left."""
+        """Return the number of trials that are left to begin."""
         ended = [r for r in self._study.results() if r.state != "open" and not r.same_as]
         most = points(self._space)
         wanted = self._plan.trials if most is None else min(most, self._plan.trials)
-        return wanted - len(ended)
+        return wanted - len(ended) - len(self.current)
 
     def _ended(self) -> list[int]:
         """Return the numbers of the trials that have ended."""
@@ -126,39 +186,43 @@ class TrialLoop:
         since = [one for one in ended if one.number not in before]
         return len(since) >= MOST_FAILURES and all(one.state == "failed" for one in ended)
 
-    def _trial(self, trial: OpenTrial, deadline: float | None) -> TrialResult | None:
+    def _trial(
+        self, starter: TrialStarter, trial: OpenTrial, deadline: float | None
+    ) -> TrialResult | None:
         """Train a trial; return None if the time limit has interrupted it."""
         try:
-            run = self._begin(trial)
+            run = self._begin(starter, trial)
         except FttuiError as error:
             text = str(error).splitlines()[0]
             kind = "memory" if isinstance(error, ModelError) else "settings"
             return TrialResult(trial.number, trial.values, "failed", why=text, failure=kind)
-        self.current = run
+        self.current[trial.number] = run
         record = TrialRecord(self._plan.by, self._plan.every)
         overtime = False
 
         def told(found: TrialRecord, measured: bool) -> str:
             nonlocal overtime
-            self._tell.progress(trial, found)
+            with self._turn:
+                self._tell.progress(trial, found)
             if deadline is not None and time.monotonic() >= deadline and not trial.ending:
                 overtime = True
                 return "the time limit of the sweep is reached"
-            return self._why_early(trial, found) if measured else ""
+            with self._turn:
+                return self._why_early(trial, found) if measured else ""
 
         followed = follow(run, record, told)
-        self.current = None
         if overtime and not (record.ended and record.ended.state is RunState.FINISHED):
             return None
         return result_of(self._plan, trial, run.id, followed)
 
-    def _begin(self, trial: OpenTrial) -> RunDirectory:
+    def _begin(self, starter: TrialStarter, trial: OpenTrial) -> RunDirectory:
         if trial.run:
             run = RunDirectory(self._root / trial.run)
-            if trial.ending or (run.identity_file.exists() and self._runs.take_up(run)):
+            if trial.ending or (run.identity_file.exists() and starter.take_up(run)):
                 return run
-        run = self._runs.start(self._overrides(trial))
-        trial.began(run.id)
+        run = starter.start(self._overrides(trial))
+        with self._turn:
+            trial.began(run.id)
         return run
 
     def _overrides(self, trial: OpenTrial) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -99,12 +99,17 @@ class Study:
         self._study.sampler = _sampler(plan, plan.seed + len(self._study.trials))
         self._distributions = {axis.key: _distribution(axis) for axis in space}
 
-    def next_trial(self) -> OpenTrial:
-        """Return a trial that was interrupted, or else a new one."""
+    def next_trial(self, training: Collection[int] = ()) -> OpenTrial:
+        """Return a trial that was interrupted, or else a new one.
+
+        Args:
+            training: the numbers of the trials that train now.
+        """
         import optuna
 
         for known in self._study.get_trials(deepcopy=False):
-            if known.state is optuna.trial.TrialState.RUNNING:
+            interrupted = known.state is optuna.trial.TrialState.RUNNING
+            if interrupted and known.number + 1 not in training:
                 trial = optuna.trial.Trial(self._study, known._trial_id)
                 return OpenTrial(trial, self._values(known.params), known)
         if self._plan.sampler == "grid":
@@ -177,7 +182,8 @@ def _sampler(plan: SweepPlan, seed: int) -> BaseSampler:
     if plan.sampler in ("random", "grid"):
         return RandomSampler(seed=seed)
     first = min(10, max(_FEWEST_TO_COMPARE, plan.trials // 4))
-    return TPESampler(seed=seed, n_startup_trials=first)
+    # Without the lie, trials that train side by side would have nearly the same settings.
+    return TPESampler(seed=seed, n_startup_trials=first, constant_liar=True)
 
 
 def _typed(axis: Axis, text: str) -> str | int | float:

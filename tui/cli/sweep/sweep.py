@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import os
 import sys
 import time
 from contextlib import suppress
@@ -27,12 +29,13 @@ from ..data_check.process import ProgressLine
 from ..options import Commands, add_resume, add_runs_dir, say
 from ..preflight.extras import require_package
 from ..preflight.training_packages import require_training_packages
+from .devices import OnDevice, parse_devices, require_present, threads_of
 from .prepare import make_plan, measured, require_valid, time_limit_s, trials_of, whole_only
 from .sweep_folder import SweepFolder, find_sweep, new_sweep_folder
 from .sweep_text import cost_line, plan_lines, result_lines, table_lines, trial_line
 
 if TYPE_CHECKING:
-    from .conduct import SweepTelling, TrialLoop
+    from .conduct import SweepTelling, TrialLoop, TrialStarter
     from .study import OpenTrial, Study
 
 
@@ -70,6 +73,12 @@ def add_commands(commands: Commands) -> None:
     )
     parser.add_argument(
         "--time-limit", metavar="T", help="stop after this time, such as 90m or 2h30m"
+    )
+    parser.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="GPUs that train trials side by side, one trial on each, such as 0,1; cpu is a trial "
+        "on the processor (default: one trial after another)",
     )
     parser.add_argument("--seed", type=int, metavar="N", help="seed of the sampler (default: 0)")
     parser.add_argument(
@@ -124,6 +133,7 @@ def _require_used(options: argparse.Namespace, new: bool) -> None:
     if new or options.resume:
         return
     given = {"--trials": options.trials, "--time-limit": options.time_limit,
+             "--devices": options.devices,
              "--yes": options.yes or None, "--force": options.force or None,
              **_fixed(options)}  # fmt: skip
     if names := [name for name, value in given.items() if value is not None]:
@@ -153,13 +163,16 @@ def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float |
     every_set = plan.by != LOSS and plan.every != config.eval.every
     more = [f"eval.every={plan.every}", "eval.per_epoch=null"] if every_set else []
     base = load_config(path, [*options.overrides, *more, "hub.idle_s=30"])
-    count = trials_of(plan, space)
+    count, devices = trials_of(plan, space), parse_devices(options.devices, config.train.devices)
+    require_present(devices)
     for line in plan_lines(plan, space, count, every_set):
         say(line)
     if options.by is None and plan.by == LOSS:
         say(f"note: compared by the training loss, because {path} has no evaluation data")
     times, source = measured(root, path)
-    say(cost_line(plan, count, times, config.checkpoint.keep, source, price_of(config)))
+    at_once = max(1, min(len(devices), count))
+    price = price_of(config)
+    say(cost_line(plan, count, times, config.checkpoint.keep, source, price, at_once=at_once))
     if not options.yes and not _confirmed():
         say("nothing was started")
         return 0
@@ -258,7 +271,12 @@ def _train(
         folder.store_plan(plan)  # only now, because another process may have held the lock
         study = Study(folder, plan, space)
         runs = TrialRuns(root, folder, options)
-        sweep = TrialLoop(plan, space, study, runs, root, _telling(folder, plan, space, study))
+        devices = _devices(folder, options)
+        threads = threads_of(devices, os.cpu_count() or 1) if devices else None
+        starters: list[TrialStarter] = [OnDevice(runs, one, threads) for one in devices]
+        starters = starters or [runs]
+        telling = _telling(folder, plan, space, study, at_once=len(starters))
+        sweep = TrialLoop(plan, space, study, starters, root, telling)
         deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
             why = sweep.run(deadline)
@@ -275,36 +293,60 @@ def _train(
     return 0
 
 
+def _devices(folder: SweepFolder, options: argparse.Namespace) -> tuple[str, ...]:
+    """Return the devices that train trials side by side; empty without --devices.
+
+    Raises:
+        ConfigError: they are not valid, or not there.
+    """
+    from fttui.engine.config.load import load_config
+
+    found = parse_devices(options.devices, load_config(folder.base).config.train.devices)
+    require_present(found)
+    return found
+
+
 def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
     """Let the trial that trains save and end, and print how to resume."""
     from .trial_run import interrupt, wait_for_end
 
     say("")
-    if (run := sweep.current) is not None:
-        say(f"saving and stopping {run.id}; press Ctrl-C again to let it continue training")
+    if runs := sweep.interrupted():
+        names, it = ", ".join(run.id for run in runs), "it" if len(runs) == 1 else "them"
+        say(f"saving and stopping {names}; press Ctrl-C again to let {it} continue training")
         with suppress(KeyboardInterrupt):
-            interrupt(run)
-            wait_for_end(run)
+            for run in runs:
+                interrupt(run)
+            for run in runs:
+                wait_for_end(run)
     say(f"resume with: fttui sweep {quote(folder.id)} --resume")
 
 
 def _telling(
-    folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], study: Study
+    folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...], study: Study, *, at_once: int
 ) -> SweepTelling:
     """Return the functions that print progress, and each trial when it has ended."""
     from .conduct import SweepTelling
 
     line = ProgressLine(sys.stdout)
     total = trials_of(plan, space)
+    steps: dict[int, int] = {}
+    """The last step of each trial that trains now."""
 
     def progress(trial: OpenTrial, found: TrialRecord) -> None:
+        steps[trial.number] = found.step
         newest = found.losses.get(found.step)
         loss = "" if newest is None else f", loss {fmt.number(newest)}"
         text = f"trial {trial.number} of {total}: {label(space, trial.values)}{loss}"
-        line.show(ReadingProgress(label=text, done=found.step, total=plan.steps))
+        if len(steps) > 1:
+            each = ", ".join(f"{number} at step {step}" for number, step in sorted(steps.items()))
+            text = f"trials {each}, of {total}"
+        trained = sum(steps.values())
+        line.show(ReadingProgress(label=text, done=trained, total=plan.steps * len(steps)))
 
     def finished(one: TrialResult) -> None:
         line.clear()
+        steps.pop(one.number, None)
         trials = study.results()
         best = best_of(plan.by, trials)
         is_best = best is not None and best.number == one.number
@@ -314,7 +356,8 @@ def _telling(
         ended = [t for t in trials if t.state != "open"]
         if len(ended) == 1 and one.state == "complete" and total > 1:
             rest = fmt.plural(total - 1, "trial")
-            say(f"  then {rest} more: at most {fmt.duration((total - 1) * one.seconds)}")
+            most_s = math.ceil((total - 1) / at_once) * one.seconds
+            say(f"  then {rest} more: at most {fmt.duration(most_s)}")
 
     return SweepTelling(progress, finished)
 

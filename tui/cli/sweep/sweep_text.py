@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from shlex import quote
 
@@ -65,6 +66,8 @@ def cost_line(
     keep: int,
     source: str,
     price: Price | None = None,
+    *,
+    at_once: int = 1,
 ) -> str:
     """Return what the trials of a sweep cost at most, as one line.
 
@@ -75,10 +78,13 @@ def cost_line(
         keep: number of checkpoints that each trial keeps.
         source: the id of that run; empty without one.
         price: that of the configuration; None without one.
+        at_once: number of trials that train side by side.
     """
     took = "time unknown until the first trial, because no run of this configuration was measured"
     if (each := trial_s(plan, times)) is not None:
-        took = f"about {fmt.duration(left * each)}, estimated from {source}"
+        beside = f" on {at_once} devices" if at_once > 1 else ""
+        seconds = math.ceil(left / at_once) * each
+        took = f"about {fmt.duration(seconds)}{beside}, estimated from {source}"
         if times.use_per_s is not None:
             used = times.use_per_s.scaled(left * each)
             took = ", ".join([took, *energy_and_money(used, price)])

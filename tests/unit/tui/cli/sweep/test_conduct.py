@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from fttui.engine.protocol.events import EvalFinished, RunEnded, StepFinished
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.sweep import conduct, trial_run
-from fttui.tui.cli.sweep.conduct import SweepTelling, TrialLoop
+from fttui.tui.cli.sweep.conduct import SweepTelling, TrialLoop, TrialStarter
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
 from fttui.tui.cli.sweep.trial_run import Followed, follow
@@ -91,10 +92,15 @@ class Scene:
         self.folder: SweepFolder = new_sweep_folder(root, "mine")
         self.told: list[TrialResult] = []
 
-    def train(self, wanted: SweepPlan, deadline: float | None = None) -> str:
+    def train(
+        self,
+        wanted: SweepPlan,
+        deadline: float | None = None,
+        starters: Sequence[TrialStarter] = (),
+    ) -> str:
         telling = SweepTelling(lambda trial, record: None, self.told.append)
-        study = Study(self.folder, wanted, self.space)
-        return TrialLoop(wanted, self.space, study, self.runs, self.root, telling).run(deadline)
+        study, each = Study(self.folder, wanted, self.space), starters or [self.runs]
+        return TrialLoop(wanted, self.space, study, each, self.root, telling).run(deadline)
 
     def results(self) -> list[TrialResult]:
         return Study(self.folder, plan(1), self.space).results()
@@ -175,6 +181,46 @@ def test_no_trial_begins_after_the_time_limit(tmp_path: Path) -> None:
     scene = Scene(tmp_path, ["train.lr=0.1,0.2", "adapter.r=4,8"], rate)
     assert "with 4 trials left" in scene.train(plan(4), deadline=time.monotonic() - 1)
     assert scene.results() == []
+
+
+class Meeting:
+    """Starts the runs of trials once another device starts one, too."""
+
+    def __init__(self, runs: Journals, barrier: threading.Barrier) -> None:
+        self._runs = runs
+        self._barrier = barrier
+        self.started: list[str] = []
+
+    def start(self, overrides: list[str]) -> RunDirectory:
+        self._barrier.wait(20)
+        self.started.append(overrides[0])
+        return self._runs.start(overrides)
+
+    def take_up(self, run: RunDirectory) -> bool:
+        raise AssertionError(f"{run} was not interrupted")
+
+
+def test_trials_train_side_by_side_each_once(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..1", "adapter.r=4,8"], rate)
+    barrier = threading.Barrier(2)
+    devices = [Meeting(scene.runs, barrier), Meeting(scene.runs, barrier)]
+    assert scene.train(plan(6), starters=devices) == ""
+    assert [len(one.started) for one in devices] == [3, 3]
+    assert sorted(one.number for one in scene.told) == [1, 2, 3, 4, 5, 6]
+    assert [one.state for one in scene.results()] == ["complete"] * 6
+    assert len({one.values["train.lr"] for one in scene.results()}) == 6
+
+
+def test_an_error_on_one_device_ends_the_sweep_after_the_trials_that_train(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..1", "adapter.r=4,8"], rate)
+
+    class Broken(Meeting):
+        def start(self, overrides: list[str]) -> RunDirectory:
+            raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        scene.train(plan(60), starters=[Broken(scene.runs, threading.Barrier(1)), scene.runs])
+    assert len(scene.results()) < 60
 
 
 def test_an_interrupted_trial_is_taken_up_first(tmp_path: Path) -> None:
