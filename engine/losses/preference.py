@@ -24,6 +24,9 @@ FIGURES = (
     "reward_accuracy",
 )
 """Names of the sums over completions beside the loss."""
+MOST_EXPONENT = 80.0
+"""Largest exponent of a score; above 88, exp has no number in fp32. TRL has the same bound, but for
+`forward_kl` and `reward_alpha`, where it has none and returns inf or NaN."""
 
 
 @dataclass(frozen=True)
@@ -241,13 +244,12 @@ def f_scores(ratio: Tensor, settings: PairLossSettings) -> Tensor:
     """
     match settings.f_divergence:
         case "forward_kl":
-            return 1 - torch.exp(-ratio)
+            return 1 - torch.exp(_bounded(-ratio))
         case "js_divergence":
             return math.log(2) + F.logsigmoid(ratio)
         case "alpha_divergence" if abs(settings.f_alpha - 1) >= 1e-6:
             power = settings.f_alpha - 1
-            # Above it, exp has no number in fp32; TRL takes the same bound.
-            return torch.expm1((power * ratio).clamp(max=80.0)) / power
+            return torch.expm1(_bounded(power * ratio)) / power
     return ratio
 
 
@@ -256,7 +258,11 @@ def shaped_rewards(log_probs: Tensor, alpha: float) -> Tensor:
 
     Source: Gupta et al. 2025.
     """
-    return log_probs if not alpha else -torch.expm1(-alpha * log_probs) / alpha
+    return log_probs if not alpha else -torch.expm1(_bounded(-alpha * log_probs)) / alpha
+
+
+def _bounded(exponent: Tensor) -> Tensor:
+    return exponent.clamp(max=MOST_EXPONENT)
 
 
 def pair_losses(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,14 @@ from fttui.engine.config.tasks import PAIR_LOSSES, REFERENCE_LOSSES
 from fttui.engine.data.batches.collate import collate_preferences, collate_rated
 from fttui.engine.data.tokens.examples import PreferenceExample, RatedExample, TextExample
 from fttui.engine.losses import preference
-from fttui.engine.losses.preference import PairLossSettings, means, pair_losses, rated_losses
+from fttui.engine.losses.preference import (
+    PairLossSettings,
+    f_scores,
+    means,
+    pair_losses,
+    rated_losses,
+    shaped_rewards,
+)
 from fttui.engine.train.objectives.preference import PreferenceObjective
 from tests.support.tiny import byte_tokenizer, tiny_llama
 
@@ -73,6 +81,23 @@ def of(kind: Any, chosen: float, rejected: float, beta: float = 0.5, epsilon: fl
 
 def test_every_loss_has_a_function_and_every_function_is_a_loss() -> None:
     assert set(preference._PAIR_LOSSES) == set(PAIR_LOSSES)
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        lambda r: f_scores(r, PairLossSettings(0.1, f_divergence="forward_kl")),
+        lambda r: f_scores(-r, PairLossSettings(0.1, f_divergence="alpha_divergence", f_alpha=2.0)),
+        lambda r: shaped_rewards(r, 0.99),
+    ],
+)
+def test_scores_that_grow_as_an_exponential_stay_finite(
+    scores: Callable[[Tensor], Tensor],
+) -> None:
+    """Two infinite ones would make the difference of a pair NaN."""
+    found = scores(torch.tensor([-500.0, -100.0, -1.0, 3.0], requires_grad=True))
+    assert found.isfinite().all()
+    found.sum().backward()
 
 
 def test_where_nothing_is_preferred_the_loss_is_chance() -> None:
