@@ -1,4 +1,4 @@
-"""Every method and every optimizer goes back exactly; the rows are those of `tests.bench.methods`."""
+"""Every method and optimizer goes back exactly; the rows are those of `tests.bench.methods`."""
 
 from __future__ import annotations
 

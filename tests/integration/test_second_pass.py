@@ -22,6 +22,8 @@ from fttui.engine.train.trainers import build as trainers_module
 from tests.support.ranks import in_ranks
 from tests.support.training import Played, Script, new_run, play, read_records
 
+from .test_culprits import alarm, bad_step, files, poisoned, searched
+
 STEPS, LR, CLIP = 5, 0.01, 0.3
 WHOLE: dict[str, Any] = {
     "adapter__kind": "none", "adapter__dropout": 0, "train__schedule": "constant",
@@ -283,3 +285,20 @@ def test_the_guard_refuses_a_second_gradient_that_is_not_finite(tmp_path: Path) 
     assert all(step.loss is not None and math.isfinite(step.loss) for step in steps)
     for name, weight in recorded.weights().items():
         assert torch.equal(weight, recorded.start[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["sam", "sophia"])
+def test_a_search_for_culprits_repeats_the_steps_and_leaves_no_trace(
+    tmp_path: Path, name: str
+) -> None:
+    more = {"sam": {}, "sophia": {"train__sophia__every": 3, "train__lr": 0.002}}[name]
+    plain = poisoned(tmp_path / "plain", train__optimizer=name, **more)
+    play(plain)
+    step = bad_step(plain)
+    run = poisoned(tmp_path / "searched", train__optimizer=name, **more)
+    play(run, alarm(Script(commands={step + 2: ["culprit"]}), step))
+    (found,) = searched(run)
+    assert found.difference == 0
+    assert found.tests > 0
+    assert files(run) == files(plain)
