@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ...config.schema import RunConfig
-from ...protocol.events import EvalFinished
+from ...protocol.events import EvalFinished, SampleGenerated
 from ...train.checkpoint.optimizer_state import bare
 from ...train.controlled_session import ControlledSession, SessionOutcome
 from ...train.distributed.agreement import Agreement
@@ -29,6 +29,7 @@ from ..script_run import ScriptRun
 from ..shield import Shield, ShieldedUpdates
 from ..undo import Undo
 from .capabilities import Capabilities
+from .completions import NewestCompletion
 from .memory import HfMemory
 from .trainer import HfControlledTrainer, plain_metrics, tokenizer_of
 
@@ -92,6 +93,7 @@ class HfSession:
         event_log: EventLog,
         monitor: TrainingMonitor,
         tape: BatchTape,
+        completions: NewestCompletion,
         *,
         alone: bool,
     ) -> None:
@@ -101,6 +103,7 @@ class HfSession:
         self._event_log = event_log
         self._monitor = monitor
         self._tape = tape
+        self._completions = completions
         self._alone = alone
         self._generated = GeneratedTokens(trainer.tokens_seen, trainer.steps_per_generation)
         self._figures: dict[str, float] = {}
@@ -131,7 +134,10 @@ class HfSession:
             tally.tokens = generated
 
     def logged(self, figures: Mapping[str, Any]) -> None:
-        """Keep figures that the trainer logs, such as rewards, for the next step."""
+        """Keep figures that the trainer logs, such as rewards, for the next step.
+
+        The newest completion that was generated for training is recorded as a sample.
+        """
         self._figures |= {
             name: float(value)
             for name, value in figures.items()
@@ -139,6 +145,8 @@ class HfSession:
             and isinstance(value, int | float)
             and not name.startswith(("eval_", "train_"))
         }
+        if completion := self._completions.take():
+            self._event_log.record(SampleGenerated(**completion._asdict()))
 
     def evaluated(self, figures: Mapping[str, Any]) -> None:
         """Record an evaluation that the script runs by itself, and leave out those of fttui."""
@@ -193,7 +201,14 @@ def begin_session(watched: Watched) -> HfSession:
     _patch(watched, session.step_loop)
     _record_start(watched, agreement, state)
     return HfSession(
-        session, controlled, memory, event_log, monitor, watched.tape, alone=agreement.alone
+        session,
+        controlled,
+        memory,
+        event_log,
+        monitor,
+        watched.tape,
+        NewestCompletion(trainer),
+        alone=agreement.alone,
     )
 
 

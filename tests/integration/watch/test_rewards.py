@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.protocol.events import RolledBack, StepFinished
+from fttui.engine.protocol.events import RolledBack, SampleGenerated, StepFinished
 from tests.support import foreign
 from tests.support.foreign import grpo, play_watched
 from tests.support.training import Script
@@ -42,6 +42,9 @@ def test_the_reward_of_a_watched_grpo_rises(
     )
     assert watched.played is not None
     assert [one.to_step for one in watched.played.events(RolledBack)] == [12]
+    samples = watched.played.events(SampleGenerated)
+    assert len({one.text for one in samples}) > STEPS / 4
+    assert all(one.prompt for one in samples)
     steps = dict(watched.played.at(StepFinished))
     assert len(steps) == STEPS
     # The trainer logs the figures of a step when it has ended, so the next one shows them.
