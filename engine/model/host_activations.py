@@ -21,9 +21,8 @@ class HostActivations:
     """A checkpointing function for transformers that keeps layer inputs on the host."""
 
     def __init__(self) -> None:
-        self._lane: _Lane | None = None
-        """Copies for the device of the inputs; None before the first one, because a model that is
-        split over ranks is loaded into host memory and trains on a device."""
+        self._lanes: dict[torch.device, _Lane] = {}
+        """Copies for each device of inputs: a pass before training may run on another one."""
         self._newest: weakref.ref[_Parked] | None = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -41,8 +40,10 @@ class HostActivations:
     def _park(self, tensor: Tensor) -> Tensor | _Parked:
         if not tensor.is_floating_point():
             return tensor
-        self._lane = self._lane or _Lane(tensor.device)
-        parked = _Parked(self._lane, tensor.detach(), self._newest)
+        lane = self._lanes.get(tensor.device)
+        if lane is None:
+            lane = self._lanes[tensor.device] = _Lane(tensor.device)
+        parked = _Parked(lane, tensor.detach(), self._newest)
         self._newest = weakref.ref(parked)
         return parked
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fttui.engine.model.host_activations import HostActivations, _Parked
+from fttui.engine.model.host_activations import HostActivations, _Lane, _Parked
 
 CPU = torch.device("cpu")
 
@@ -86,3 +86,12 @@ def test_without_a_gradient_nothing_is_kept() -> None:
     with torch.no_grad():
         passed(stack(), on_host, torch.randn(5, 8))
     assert on_host._newest is None
+
+
+def test_each_tensor_comes_back_to_its_own_device(monkeypatch) -> None:
+    """PyTorch's checkpoints keep an empty tensor of the CPU before the input of the layer."""
+    monkeypatch.setattr(_Lane, "to_host", lambda _, tensor: torch.empty(tensor.shape))
+    monkeypatch.setattr(_Lane, "to_device", lambda self, host: host.to(self._device))
+    on_host = HostActivations()
+    parked = [on_host._park(torch.empty(3, device=device)) for device in ("cpu", "meta", "cpu")]
+    assert [on_host._fetch(one).device.type for one in parked] == ["cpu", "meta", "cpu"]
