@@ -23,8 +23,8 @@ class Streamed:
     slots: int = 0
     """Device bytes of the slots of layers and of slices of the head."""
     host: int = 0
-    """Host bytes of the page-locked weights, of the embedding and of activation checkpoints there,
-    with the output head as it is loaded."""
+    """Host bytes of the page-locked weights as they are loaded, of the embedding and of activation
+    checkpoints there, with the output head as it is loaded."""
     copied: int = 0
     """Bytes of weights that a micro-batch copies to the device, at least."""
 
@@ -50,7 +50,8 @@ def streamed_bytes(
     ends = head * number * (1 if arch.tied else 2)
     return Streamed(
         slots=int(slots * layer + min(SLOTS, slices) * part * head_share),
-        host=int(arch.layers * layer / ranks + head * head_share + ends),
+        # Every rank loads all layers before it keeps its share.
+        host=int(arch.layers * layer + head * head_share + ends),
         copied=int(copies * layer / ranks + 2 * head * head_share),
     )
 

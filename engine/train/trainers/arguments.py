@@ -76,7 +76,9 @@ def trainer_arguments(config: RunConfig, plan: StepPlan, device: torch.device, o
         "report_to": "none",
         "disable_tqdm": True,
         "remove_unused_columns": False,
-        "ddp_find_unused_parameters": False,
+        # Otherwise DDP arranges gradients anew after its first backward pass, and sums over more
+        # than two ranks get another order: a resumed run would differ in its first step.
+        "ddp_find_unused_parameters": train.ranks > 2,
         "use_cpu": device.type == "cpu",
         **_precision(config, device),
     }

@@ -1,4 +1,8 @@
-"""`launch`: write a batch script for a run, submit it, and open the app when the job starts."""
+"""`launch`: write what a scheduler needs to start a run.
+
+For SLURM it is a batch script, which is submitted, and the app opens when the job starts. For
+SkyPilot it is a task file.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +33,26 @@ _RUNNING = ("RUNNING", "COMPLETING")
 def add_commands(commands: Commands) -> None:
     """Register the subcommand `launch` of `fttui`."""
     launch = commands.add_parser("launch", help="submit a run to the scheduler of a cluster")
-    launch.add_argument("scheduler", choices=["slurm"], help="the scheduler")
+    launch.add_argument(
+        "scheduler", choices=["slurm", "skypilot"], help="skypilot: only write its task file"
+    )
     launch.add_argument("config", metavar="CONFIG", type=Path, help="a YAML file")
     launch.add_argument("--nodes", metavar="N", type=int, default=1, help="number of machines")
     launch.add_argument(
         "--gpus", metavar="N", type=int, default=1, help="GPUs per machine (train.devices)"
     )
-    launch.add_argument("--time", metavar="T", help="time limit, such as 12:00:00 or 2-00:00:00")
-    launch.add_argument("--partition", metavar="P", help="partition of the cluster")
-    launch.add_argument("--account", metavar="A", help="account that the job is charged to")
+    launch.add_argument(
+        "--time", metavar="T", help="slurm: time limit, such as 12:00:00 or 2-00:00:00"
+    )
+    launch.add_argument("--partition", metavar="P", help="slurm: partition of the cluster")
+    launch.add_argument("--account", metavar="A", help="slurm: account that the job is charged to")
     launch.add_argument(
         "--sbatch",
         dest="options",
         action="append",
         default=[],
         metavar="OPTION",
-        help="another option of sbatch, such as --sbatch=--mem=64G; may be repeated",
+        help="slurm: another option of sbatch, such as --sbatch=--mem=64G; may be repeated",
     )
     launch.add_argument(
         "--set",
@@ -55,7 +63,14 @@ def add_commands(commands: Commands) -> None:
         help="override a key of the configuration, such as train.lr=1e-4",
     )
     launch.add_argument(
-        "--script", metavar="FILE", type=Path, help="where to write the script (fttui-NAME.sbatch)"
+        "--script", metavar="FILE", type=Path, help="file to write (fttui-NAME.sbatch or .sky.yaml)"
+    )
+    launch.add_argument(
+        "--accelerator", metavar="GPU", help="skypilot: name of the GPU, such as H100"
+    )
+    launch.add_argument("--bucket", metavar="B", help="skypilot: bucket that keeps the run folder")
+    launch.add_argument(
+        "--spot", action="store_true", help="skypilot: ask for machines that may be preempted"
     )
     launch.add_argument("--dry-run", action="store_true", help="write the script, submit nothing")
     launch.add_argument(
@@ -66,13 +81,12 @@ def add_commands(commands: Commands) -> None:
 
 
 def _launch(options: argparse.Namespace) -> int:
+    _require_fitting(options)
+    if options.scheduler == "skypilot":
+        return _write_sky_task(options)
     request = _request(options)
     script = options.script or Path(f"{request.name}.sbatch")
-    try:
-        write_atomically(script, batch_script(request).encode())
-    except OSError as error:
-        raise FttuiError(f"{script} cannot be written: {error.strerror or error}") from None
-    say(f"wrote {script}")
+    _write(script, batch_script(request))
     if options.dry_run:
         say(f"submit it with: sbatch {quote(str(script))}")
         return 0
@@ -83,6 +97,97 @@ def _launch(options: argparse.Namespace) -> int:
     return _follow(job, runs_root(options.runs_dir))
 
 
+def _write(file: Path, text: str) -> None:
+    try:
+        write_atomically(file, text.encode())
+    except OSError as error:
+        raise FttuiError(f"{file} cannot be written: {error.strerror or error}") from None
+    say(f"wrote {file}")
+
+
+def _require_fitting(options: argparse.Namespace) -> None:
+    """Refuse options of another scheduler, and impossible numbers.
+
+    Raises:
+        ConfigError: an option is not valid here.
+    """
+    of_slurm = {
+        "--time": options.time,
+        "--partition": options.partition,
+        "--account": options.account,
+        "--sbatch": options.options,
+        "--detach": options.detach,
+    }
+    of_sky = {
+        "--accelerator": options.accelerator,
+        "--bucket": options.bucket,
+        "--spot": options.spot,
+    }
+    others = of_sky if options.scheduler == "slurm" else of_slurm
+    wrong = next((name for name, value in others.items() if value), None)
+    if wrong is not None:
+        raise ConfigError(f"got {wrong}, which launch {options.scheduler} does not have")
+    if options.nodes < 1 or options.gpus < 0:
+        raise ConfigError(
+            f"got --nodes {options.nodes} --gpus {options.gpus}; expected at least one node, and "
+            "no negative number of GPUs"
+        )
+
+
+def _write_sky_task(options: argparse.Namespace) -> int:
+    """Write the task file of SkyPilot, and print how to start it.
+
+    Raises:
+        ConfigError: the configuration or an option is not valid.
+    """
+    from importlib.metadata import version
+
+    from fttui.engine.config.load import load_config
+
+    from .sky_task import SkyRequest, paths_elsewhere, task_file
+
+    if options.gpus and not options.accelerator:
+        raise ConfigError(
+            "launch skypilot needs --accelerator, such as H100 (`sky show-gpus` lists them), or "
+            "--gpus 0"
+        )
+    here = Path.cwd()
+    config = options.config.absolute()
+    if not config.is_relative_to(here):
+        raise ConfigError(
+            f"{options.config} is not in the current folder, which SkyPilot copies to the nodes; "
+            "change to a folder that has the configuration and the local data"
+        )
+    overrides = _with_devices(options)
+    loaded = load_config(options.config, overrides)
+    command = ["fttui", "run", str(config.relative_to(here))]
+    for item in overrides:
+        command += ["--set", item]
+    request = SkyRequest(
+        f"fttui-{_plain(loaded.config.name)}", command, options.nodes, options.gpus,
+        options.accelerator or "", options.bucket or "", options.spot, version("fttui"),
+    )  # fmt: skip
+    task = options.script or Path(f"{request.name}.sky.yaml")
+    _write(task, task_file(request))
+    for path in paths_elsewhere(loaded.source, config.parent, here):
+        say(f"note: {path} is only on this machine; move it into {here}, to the Hub or a bucket")
+    say(f"start it with: sky launch {quote(str(task))}")
+    if request.bucket:
+        say(f"or, to go on after a preemption: sky jobs launch {quote(str(task))}")
+    else:
+        say("note: without --bucket the run folder is lost with the machine of node 0")
+    return 0
+
+
+def _with_devices(options: argparse.Namespace) -> list[str]:
+    devices = [] if options.gpus == 0 else [f"train.devices={options.gpus}"]
+    return [*devices, *options.overrides]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "run"
+
+
 def _request(options: argparse.Namespace) -> SlurmRequest:
     """Return what to ask SLURM for.
 
@@ -91,26 +196,20 @@ def _request(options: argparse.Namespace) -> SlurmRequest:
     """
     from fttui.engine.config.load import load_config
 
-    if options.nodes < 1 or options.gpus < 0:
-        raise ConfigError(
-            f"got --nodes {options.nodes} --gpus {options.gpus}; expected at least one node, and "
-            "no negative number of GPUs"
-        )
     if options.time is not None and not is_time(options.time):
         raise ConfigError(
             f"got --time {options.time}; expected a time limit such as 90, 12:00:00 or 2-00:00:00"
         )
     root = runs_root(options.runs_dir).absolute()
     require_runs_folder(root, writing=True)
-    devices = [] if options.gpus == 0 else [f"train.devices={options.gpus}"]
-    overrides = [*devices, *options.overrides]
+    overrides = _with_devices(options)
     loaded = load_config(options.config, overrides)
     command = [sys.executable, "-m", "fttui.tui", "run", str(options.config.absolute())]
     for item in overrides:
         command += ["--set", item]
     named = {"--partition": options.partition, "--account": options.account}
     return SlurmRequest(
-        name=f"fttui-{re.sub(r'[^A-Za-z0-9._-]+', '-', loaded.config.name) or 'run'}",
+        name=f"fttui-{_plain(loaded.config.name)}",
         command=[*command, "--runs-dir", str(root)],
         nodes=options.nodes,
         gpus=options.gpus,

@@ -65,13 +65,12 @@ def test_a_head_with_an_adapter_stays_whole_until_the_backward_pass() -> None:
     assert freed > 0.9 * LLAMA_8B.vocabulary * LLAMA_8B.hidden * 2
 
 
-def test_streamed_weights_are_shared_in_host_memory_and_not_gathered_by_fsdp() -> None:
+def test_streamed_weights_are_loaded_whole_copied_in_shares_and_not_gathered_by_fsdp() -> None:
     def streamed(strategy: str) -> MemoryEstimate:
         return estimate_memory(quantized(ranks(4, strategy, memory="streamed"), "nf4"), LLAMA_8B)
 
     whole, split = streamed("ddp"), streamed("fsdp")
-    layers = LLAMA_8B.linear_params * (0.5 + 1 / 64 + 4 / 64 / 256)
-    assert whole.host - split.host == pytest.approx(layers * 3 / 4, abs=2)
+    assert whole.host == split.host
     assert whole.base == split.base
     assert split.copied < whole.copied / 2
     assert split.workspace - whole.workspace < 64 * 2**20

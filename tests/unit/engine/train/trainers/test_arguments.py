@@ -43,6 +43,12 @@ def test_logging_saving_evaluating_and_dropping_of_columns_are_off(tmp_path: Pat
     assert {found.logging_strategy.value, found.eval_strategy.value} == {"no"}
 
 
+def test_ddp_keeps_the_order_of_sums_over_more_than_two_ranks(tmp_path: Path) -> None:
+    for devices, nodes, kept in ((2, 1, False), (3, 1, True), (1, 4, True)):
+        found = arguments(tmp_path, devices=devices, nodes=nodes)
+        assert found["ddp_find_unused_parameters"] == kept
+
+
 def test_the_plan_and_the_configuration_are_passed_on(tmp_path: Path) -> None:
     found = arguments(tmp_path, warmup=4, weight_decay=0.2, seed=9, deterministic=True)
     assert (found["max_steps"], found["warmup_steps"]) == (40, 4)
