@@ -173,7 +173,7 @@ def _write_sky_task(options: argparse.Namespace) -> int:
         say(f"note: {path} is only on this machine; move it into {here}, to the Hub or a bucket")
     say(f"start it with: sky launch {quote(str(task))}")
     if request.bucket:
-        say(f"or, to go on after a preemption: sky jobs launch {quote(str(task))}")
+        say(f"or, to resume after a preemption: sky jobs launch {quote(str(task))}")
     else:
         say("note: without --bucket the run folder is lost with the machine of node 0")
     return 0

@@ -40,7 +40,7 @@ class SkyRequest:
 def task_file(request: SkyRequest) -> str:
     """Return the text of the task file, whose working directory is the current folder.
 
-    With a bucket, a managed job goes on with the same run after a preemption.
+    With a bucket, a managed job resumes the same run after a preemption.
     """
     package = f"fttui[train]=={request.version}" if request.version else "fttui[train]"
     return "\n".join(
