@@ -226,6 +226,7 @@ def resumed(
     from fttui.engine.run.identity.trusted_code import record_consent, require_consent
 
     from ..connection.engine_process import (
+        EngineAhead,
         checkpoint_to_resume,
         replace_config,
         start_engine,
@@ -237,7 +238,7 @@ def resumed(
     run = find_run(runs_root(options.runs_dir), name)
     if not paused:
         tell_of_race(run)
-    with start_lock(run):
+    with start_lock(run), EngineAhead() as ahead:
         checkpoint = checkpoint_to_resume(run, step)
         path = options.config or run.config
         loaded = load_checked(path, _overrides(options, cluster))
@@ -253,6 +254,7 @@ def resumed(
         require_budget_left(loaded.config, known_ends(run).used, resume_command(run.id))
         train = loaded.config.train
         require_launch(train.nodes, cluster.launch)
+        ahead.begin(loaded.config, cluster.launch)
         _require_same_content(run, checkpoint, loaded.config, options.resume, accept)
         replace_config(run, loaded)
         engine = start_engine(
@@ -262,6 +264,7 @@ def resumed(
             restarts=train.restarts,
             options=[*_engine_options(accept, paused=paused), *cluster.engine_options],
             launch=cluster.launch,
+            ahead=ahead,
         )
         engine.wait_until_marked(_ENGINE_STARTS_IN_S)
     return engine
