@@ -32,6 +32,7 @@ from fttui.tui.app import FttuiApp
 from fttui.tui.connection.factory import open_session
 from fttui.tui.connection.offline import OfflineSession
 from fttui.tui.connection.race.race_file import read_race
+from fttui.tui.connection.race.race_source import LocalRace
 from fttui.tui.dialogs.race_text import table_lines, verdict_lines
 from fttui.tui.screens.race_page import RacePage
 from tests.bench.screens import SIZES, _picture, _save, _svg
@@ -142,7 +143,7 @@ async def _verdict(run: RunDirectory) -> str:
     """The page of a race that has ended, as SVG."""
     app = FttuiApp(OfflineSession(run), run=run)
     async with app.run_test(size=(120, 20)) as pilot:
-        await app.push_screen(RacePage(run))
+        await app.push_screen(RacePage(LocalRace(run)))
         await pilot.pause(3.0)
         return _svg(app)
 

@@ -66,6 +66,11 @@ class RemoteSession(SessionBase):
         return self._ssh.peer
 
     @property
+    def remote_host(self) -> RemoteHost:
+        """The remote host, and how fttui is called there."""
+        return self._ssh.remote
+
+    @property
     def learning_rate(self) -> LearningRate:
         """The learning rate in force when the newest connection was opened."""
         return self._ssh.remote_run.learning_rate
@@ -118,7 +123,7 @@ class SshTransport:
         """
         self.peer = host.host
         self.remote_run = RemoteRun(name=None)
-        self._host = host
+        self.remote = host
         self._connect = connect
         self._clock = clock
         self._monotonic = monotonic
@@ -222,7 +227,7 @@ class SshTransport:
             opened.connection.attach()
             return opened
         shared = self._backoff.failures < 2
-        connection = self._connect(self._host, may_prompt=False, shared=shared)
+        connection = self._connect(self.remote, may_prompt=False, shared=shared)
         connection.attach()
         try:
             async with asyncio.timeout(HANDSHAKE_S):

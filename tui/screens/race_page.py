@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,10 +11,8 @@ from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
 
 from fttui.engine.errors import FttuiError
-from fttui.engine.run.run_dir import RunDirectory
 
-from ..connection.race.race_file import changed_at, conducted_by, interrupt_race, read_race
-from ..connection.race.race_process import last_words
+from ..connection.race.race_source import RaceSource
 from ..dialogs.race_text import page_lines
 from ..view_model.app_state import AppState
 from ..view_model.race.race_state import RaceState
@@ -28,21 +25,18 @@ LOOK_S = 1.0
 
 
 class RacePage(RunScreen):
-    """Follows the newest race of a run on this machine; `i` interrupts it."""
+    """Follows the newest race of a run; `i` interrupts it."""
 
     AUTO_FOCUS = "#text"
     MODE = "page"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("i", "interrupt", show=False)]
 
-    def __init__(self, run: RunDirectory, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Show the race of a run; `process` runs it, if the app has just started it."""
+    def __init__(self, source: RaceSource, *, began: bool = False) -> None:
+        """Show the race of a source; `began` says whether the app has just started it."""
         super().__init__()
-        self._run = run
-        self._process = process
+        self._source = source
         self._race: RaceState | None = None
-        self._earlier = changed_at(run) if process is not None else None
-        """When the file of the race was written before the process began."""
-        self._conducted = process is not None
+        self._conducted = began
         self._said: list[str] = []
 
     def compose_body(self) -> ComposeResult:
@@ -59,20 +53,15 @@ class RacePage(RunScreen):
 
     async def _look(self) -> None:
         """Read the current state of the race."""
-        self._race, self._conducted, self._said = await asyncio.to_thread(self._read)
+        found = await asyncio.to_thread(self._source.look)
+        self._race, self._conducted, self._said = found.race, found.conducted, found.said
         keys = "i: interrupt   esc: back, the race continues" if self._conducted else "esc: back"
         self.query_one("#text").border_subtitle = keys
         self.fttui.redraw()
 
-    def _read(self) -> tuple[RaceState | None, bool, list[str]]:
-        running = self._process is not None and self._process.poll() is None
-        try:
-            conducted = running or conducted_by(self._run) is not None
-            said = [] if conducted else last_words(self._run)
-            begun = self._process is None or changed_at(self._run) != self._earlier
-            return read_race(self._run) if begun else None, conducted, said
-        except (FttuiError, OSError) as error:
-            return None, running, [str(error)]
+    def on_unmount(self) -> None:
+        """Release the source."""
+        self._source.close()
 
     def text_to_copy(self) -> str:
         """Return the text of the page."""
@@ -99,7 +88,7 @@ class RacePage(RunScreen):
 
         def answer(key: str | None) -> None:
             if key == "y":
-                interrupt_race(self._run)
+                self.run_worker(self._interrupt(), group="interrupt")
 
         rows = [
             "The run pauses within the variant that is training now.",
@@ -108,3 +97,9 @@ class RacePage(RunScreen):
         self.fttui.push_screen(
             ConfirmScreen("interrupt the race", rows, [("y", "interrupt")]), answer
         )
+
+    async def _interrupt(self) -> None:
+        try:
+            await asyncio.to_thread(self._source.interrupt)
+        except FttuiError as error:
+            self.fttui.tell(str(error), title="race")

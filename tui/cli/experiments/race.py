@@ -18,10 +18,13 @@ from ...connection.race.planning import plan_race, require_sound
 from ...connection.race.race_file import (
     changed_at,
     conducted_by,
+    interrupt_race,
     race_lock,
     read_race,
     store_race,
 )
+from ...connection.race.race_process import start_race
+from ...connection.race.race_source import follow_race
 from ...dialogs.race_text import (
     gone_on_line,
     place_line,
@@ -97,6 +100,19 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="end an interrupted race and return the run to its state and settings before it",
     )
+    parser.add_argument(
+        "--detach",
+        action="store_true",
+        help="with --yes: run it in a process of its own, with its output in logs/race.log",
+    )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="print the state of the newest race as JSON lines until it ends",
+    )
+    parser.add_argument(
+        "--interrupt", action="store_true", help="interrupt the race; it can be resumed"
+    )
     parser.add_argument("--take", action="store_true", help="take control from whoever has it")
     add_runs_dir(parser)
     add_accept_changed(parser)
@@ -108,6 +124,8 @@ def _race(options: argparse.Namespace) -> int:
     name, settings = _split(options.settings)
     wanted, step = name_and_step(name) if name else (None, None)
     run = find_run(runs_root(options.runs_dir), wanted)
+    if options.follow or options.interrupt or options.detach:
+        return _beside(run, step, settings, options)
     written, known = changed_at(run), read_race(run)
     unfinished = known is not None and not known.ended
     if options.resume or options.cancel:
@@ -121,6 +139,29 @@ def _race(options: argparse.Namespace) -> int:
     if not settings:
         return _show(run, known)
     return _begin(run, step, settings, written, options)
+
+
+def _beside(
+    run: RunDirectory, step: str | None, settings: list[str], options: argparse.Namespace
+) -> int:
+    """Follow or interrupt a race that another process conducts, or start such a process.
+
+    Raises:
+        FttuiError: there is no race to interrupt, or nobody has confirmed the race to start.
+    """
+    if options.interrupt:
+        if not interrupt_race(run):
+            raise FttuiError(f"no race of {run.id} is running")
+        return 0
+    if options.follow:
+        for line in follow_race(run):
+            say(line)
+        return 0
+    if not options.yes:
+        raise ConfigError("got --detach without --yes; a detached race can ask nobody, add --yes")
+    take = ["--take"] * options.take
+    start_race(run, step, [*_request(step, settings, options).arguments, "--yes", *take])
+    return 0
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fttui.engine.errors import ConfigError, FttuiError
@@ -23,11 +24,14 @@ _TARGET = re.compile(r"(?P<host>(?:[^@\s:/]+@)?(?:\[[^\]\s]+\]|[^@\s:/\[\]]+))(?
 _BOOTSTRAP = (
     'for s in "$XDG_STATE_HOME" "$HOME/.local/state"; do '
     '[ -r "$s/fttui/python" ] && read -r p < "$s/fttui/python" && [ -x "$p" ] && '
-    'exec "$p" -P -m fttui.tui bridge; done; '
-    "command -v fttui >/dev/null 2>&1 && exec fttui bridge; exit 127"
+    'exec "$p" -P -m fttui.tui {words}; done; '
+    "command -v fttui >/dev/null 2>&1 && exec fttui {words}; exit 127"
 )
 """Shell script that finds fttui without the PATH of an interactive shell: the hub of each run has
 written the path of its Python to the state folder."""
+BRIDGE = ("bridge",)
+_PLAIN = re.compile(r"[\w@%+=:,./-]+", re.ASCII)
+"""Words that mean themselves in every shell."""
 _LOGIN_REFUSED = re.compile(
     r"Permission denied|Too many authentication failures|No (more|supported) authentication method"
     r"|Authentication failed|Received disconnect from .*: 2:"
@@ -101,10 +105,13 @@ class RemoteHost:
     remote_cmd: str | None = None
     """The command for fttui on the host; None to find it."""
 
-    def argv(self, *, may_prompt: bool, shared: bool = True) -> list[str]:
-        """Return the ssh command line that starts the bridge on the host.
+    def argv(
+        self, words: Sequence[str] = BRIDGE, *, may_prompt: bool, shared: bool = True
+    ) -> list[str]:
+        """Return the ssh command line that starts the bridge, or another command, on the host.
 
         Args:
+            words: the words after `fttui`.
             may_prompt: whether ssh may ask at the terminal for a passphrase or about a host key.
             shared: whether ssh may use a connection of the user's ControlMaster.
         """
@@ -115,17 +122,31 @@ class RemoteHost:
             options["ControlPath"] = "none"
         flags = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         ssh = shlex.split(os.environ.get("FTTUI_SSH") or "ssh")
-        return [*ssh, "-T", "-e", "none", *flags, "--", self.host, self.shell_command]
+        return [*ssh, "-T", "-e", "none", *flags, "--", self.host, self.command_of(words)]
 
     @property
     def shell_command(self) -> str:
-        """The command that starts the bridge, which ssh gives to the login shell of the host.
+        """The command that starts the bridge, which ssh gives to the login shell of the host."""
+        return self.command_of(BRIDGE)
 
-        Without `remote_cmd` it is valid in sh, csh and fish.
+    def command_of(self, words: Sequence[str]) -> str:
+        """Return the command that ssh gives to the login shell of the host.
+
+        Without `remote_cmd` it is valid in sh, csh and fish, none of which needs quotes around the
+        words.
+
+        Raises:
+            ConfigError: a word has a character that a shell may not leave as it is.
         """
+        if odd := [word for word in words if not _PLAIN.fullmatch(word)]:
+            raise ConfigError(
+                f"got {odd[0]!r}, which cannot be sent to {self.host}; expected letters, digits "
+                "and any of @%+=:,./_-"
+            )
         if self.remote_cmd:
-            return f"{self.remote_cmd} bridge"
-        return f"exec sh -c '{_BOOTSTRAP}'"
+            return f"{self.remote_cmd} {' '.join(words)}"
+        script = _BOOTSTRAP.replace("{words}", " ".join(words))
+        return f"exec sh -c '{script}'"
 
     def explain(self, code: int | None, stderr: str, output: str) -> FttuiError:
         """Return the error that describes why a connection ended.

@@ -15,6 +15,9 @@ from ...app_base import AppBase
 from ...connection.race.planning import plan_race
 from ...connection.race.race_file import conducted_by, read_race
 from ...connection.race.race_process import start_race
+from ...connection.race.race_source import LocalRace, RemoteRace, plan_there, run_there
+from ...connection.ssh.remote_host import RemoteHost
+from ...connection.ssh.remote_runs import list_runs_on
 from ...dialogs.prompts import ParsedInput
 from ...dialogs.race_prompt import read_race as read_words
 from ...dialogs.race_prompt import request_of
@@ -31,7 +34,9 @@ _TITLE = "race"
 
 def ask_race(app: AppBase) -> None:
     """Ask for the variants of a race; show the race in progress, if there is one."""
-    if (run := _run_of(app)) is not None:
+    if app.run_directory is None and _host_of(app) is not None:
+        _ask(app, chosen_checkpoint(app))
+    elif (run := _run_of(app)) is not None:
         _work(app, _open(app, run, chosen_checkpoint(app)))
 
 
@@ -40,12 +45,63 @@ def begin_race(app: AppBase, text: str, checkpoint: str | None = None) -> None:
 
     An empty text shows the newest race instead.
     """
+    if app.run_directory is None and (host := _host_of(app)) is not None:
+        _work(app, _begin_there(app, host, text, checkpoint))
+        return
     if (run := _run_of(app)) is None:
         return
     if not text.strip():
-        app.push_screen(RacePage(run))
+        app.push_screen(RacePage(LocalRace(run)))
         return
     _work(app, _begin(app, run, replace(request_of(text), checkpoint=checkpoint)))
+
+
+def _host_of(app: AppBase) -> RemoteHost | None:
+    """Return the host of a remote run that the app may change; None for other runs."""
+    host = getattr(app.session, "remote_host", None)
+    return host if isinstance(host, RemoteHost) and not app.session.read_only else None
+
+
+async def _begin_there(app: AppBase, host: RemoteHost, text: str, checkpoint: str | None) -> None:
+    """Show the cost of a race of a remote run, and start it there once confirmed.
+
+    An empty text shows the newest race instead.
+    """
+    run = await _folder_there(host, app.state.run_id)
+    if not text.strip():
+        await app.push_screen(RacePage(RemoteRace(host, run)))
+        return
+    arguments = list(request_of(text).arguments)
+    start = f"{run}@{checkpoint}" if checkpoint else run
+    rows = await asyncio.to_thread(plan_there, host, start, arguments)
+    take = ["--take"] if app.state.controls else []
+
+    async def begin() -> None:
+        words = ["race", start, *arguments, "--yes", "--detach", *take]
+        await asyncio.to_thread(run_there, host, words)
+        await app.push_screen(RacePage(RemoteRace(host, run, began=True), began=True))
+
+    def answer(key: str | None) -> None:
+        if key == "y":
+            _work(app, begin())
+
+    title = f"race on {host.host}"
+    await app.push_screen(ConfirmScreen(title, rows, [("y", "race")], alarm=True), answer)
+
+
+async def _folder_there(host: RemoteHost, run_id: str) -> str:
+    """Return the folder of a run on its host.
+
+    Raises:
+        FttuiError: the host does not answer, or does not list the run.
+    """
+    found = await list_runs_on(host, may_prompt=False)
+    if isinstance(found, FttuiError):
+        raise found
+    path = next((run.path for run in found if run.id == run_id), None)
+    if path is None:
+        raise FttuiError(f"{host.host} does not list {run_id}; start the race there")
+    return path
 
 
 def _run_of(app: AppBase) -> RunDirectory | None:
@@ -75,12 +131,18 @@ async def _told(app: AppBase, work: Coroutine[Any, Any, None]) -> None:
 
 async def _open(app: AppBase, run: RunDirectory, checkpoint: str | None) -> None:
     if await asyncio.to_thread(conducted_by, run) is not None:
-        await app.push_screen(RacePage(run))
+        await app.push_screen(RacePage(LocalRace(run)))
         return
     known = await asyncio.to_thread(read_race, run)
     if known is not None and not known.ended:
         _ask_how_to_go_on(app, run, known)
         return
+
+    _ask(app, checkpoint)
+
+
+def _ask(app: AppBase, checkpoint: str | None) -> None:
+    """Ask for the values to try."""
 
     def answer(found: ParsedInput | None) -> None:
         if found is not None and found.text is not None:
@@ -119,4 +181,4 @@ def _start(app: AppBase, run: RunDirectory, checkpoint: str | None, arguments: l
     except (FttuiError, OSError) as error:
         app.tell(str(error), title=_TITLE)
         return
-    app.push_screen(RacePage(run, process))
+    app.push_screen(RacePage(LocalRace(run, process), began=True))

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from textual.widgets import Input
 
+from fttui.engine.errors import ConfigError
 from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
-from fttui.tui.connection.race.race_file import store_race
+from fttui.tui.connection.race.race_file import race_lock, store_race
+from fttui.tui.connection.race.race_source import LocalRace, RaceLook, follow_race
+from fttui.tui.connection.ssh.remote_host import RemoteHost
 from fttui.tui.screens.handlers import races
 from fttui.tui.screens.race_page import RacePage
 from fttui.tui.view_model.race.race_state import RaceState, VariantState
+from tests.support.remote_machine import pipe_ssh
 from tests.support.session_double import FakeSession, eventful
 from tests.unit.tui.app.driving import driven, text_of, told, until
 from tests.unit.tui.app.folders import write_run
@@ -148,7 +154,8 @@ async def test_a_race_that_did_not_begin_says_why_instead_of_an_older_result(
         run.logs.mkdir()
         (run.logs / "race.log").write_text("plan\nfttui: no room\n")
         process.code = 2
-        page = RacePage(run, process)  # type: ignore[arg-type]  # a stand-in
+        source = LocalRace(run, process)  # type: ignore[arg-type]  # a stand-in
+        page = RacePage(source, began=True)
         await app.push_screen(page)
         await until(pilot, lambda: "fttui: no room" in text_of(app))
         assert "best:" not in text_of(app)
@@ -159,3 +166,72 @@ async def test_the_run_of_another_machine_is_raced_there() -> None:
     async with driven(FakeSession(eventful())) as (app, pilot):
         await pilot.press("E")
         await until(pilot, lambda: "on the machine of its run" in told(app))
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteHost:
+    """This machine as a remote host, whose shell is called through a pipe."""
+    monkeypatch.setenv("FTTUI_SSH", pipe_ssh(tmp_path))
+    monkeypatch.setenv("FTTUI_RUNS", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return RemoteHost("far", f"{sys.executable} -P -m fttui.tui")
+
+
+@pytest.mark.long
+async def test_a_remote_run_is_raced_from_the_app(
+    tmp_path: Path, far: RemoteHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def start(host: RemoteHost, words: list[str]) -> str:
+        asked.append(words)
+        ended = going()
+        ended.running, ended.ended, ended.kept = None, True, 0
+        store_race(run, ended)
+        return ""
+
+    monkeypatch.setattr(races, "run_there", start)
+    run = folder(tmp_path)
+    session = FakeSession(eventful())
+    session.run_id = run.id
+    session.remote_host = far  # type: ignore[attr-defined]  # as a session of a remote run has it
+    async with driven(session) as (app, pilot):
+        await pilot.press("E")
+        await until(pilot, lambda: "race settings from here" in text_of(app))
+        app.screen.query_one(Input).value = "lr=x0.5,now --steps 4"
+        await pilot.press("enter")
+        await until(pilot, lambda: "race on far" in text_of(app) or bool(told(app)))
+        assert "cost: 8 steps" in text_of(app), told(app)
+        await pilot.press("y")
+        await until(pilot, lambda: isinstance(app.screen, RacePage) or bool(told(app)))
+        begins, goes = ["race", str(run.path), "lr=x0.5,now"], ["--yes", "--detach"]
+        assert asked[0][:3] == begins
+        assert [word for word in asked[0] if word in goes] == goes
+        await until(pilot, lambda: "best: lr 1e-4" in text_of(app))
+
+
+@pytest.mark.parametrize("word", ["lr=1;rm", "a b", "$HOME", "`x`", "'", ""])
+def test_what_a_shell_could_change_is_not_sent(far: RemoteHost, word: str) -> None:
+    with pytest.raises(ConfigError, match="cannot be sent to far"):
+        far.argv(["race", word], may_prompt=False)
+    assert (
+        "race lr=x0.5,now" in RemoteHost("far").argv(["race", "lr=x0.5,now"], may_prompt=False)[-1]
+    )
+
+
+def test_a_race_that_is_followed_is_printed_when_it_changes(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    store_race(run, going())
+    with race_lock(run):
+        lines = follow_race(run, sleep=lambda seconds: None)
+        first = msgspec.json.decode(next(lines), type=RaceLook)
+        assert first.conducted
+        assert first.race is not None
+        ended = going()
+        ended.running, ended.ended = None, True
+        store_race(run, ended)
+        assert msgspec.json.decode(next(lines), type=RaceLook).race is not None
+    last = [msgspec.json.decode(line, type=RaceLook) for line in lines][-1]
+    assert not last.conducted
+    assert last.race is not None
+    assert last.race.ended
