@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from .anomaly.alerts import figure
+
 HISTORY_STEPS = 100
 MAX_ROLLBACKS = 2
 """Rollbacks the guard makes by itself; further ones would repeat what failed."""
@@ -155,7 +157,7 @@ class Guard(msgspec.Struct, kw_only=True):
 
 def _what_is_bad(loss: float, grad_norm: float | None) -> str | None:
     if not math.isfinite(loss):
-        return f"loss is {loss}"
+        return f"loss is {figure(loss)}"
     if grad_norm is not None and not math.isfinite(grad_norm):
-        return f"gradient norm is {grad_norm}"
+        return f"gradient norm is {figure(grad_norm)}"
     return None

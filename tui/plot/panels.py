@@ -177,7 +177,7 @@ def _grad_title(state: AppState) -> Sequence[Entry]:
         parts.append(Entry(f"clip {clip}", "clip", brief=clip))
         parts.append(Entry(f"{fmt.percent(run.clipped_share)} clipped", brief=""))
     scale = run.last.extra.get("loss_scale")
-    return parts if scale is None else [*parts, Entry(f"loss scale {fmt.count(scale)}")]
+    return parts if scale is None else [*parts, Entry(f"loss scale {fmt.count(scale)}", brief="")]
 
 
 def _lr_title(state: AppState) -> Sequence[Entry]:

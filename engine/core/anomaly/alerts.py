@@ -102,8 +102,15 @@ def to_alert(finding: Finding, step: int) -> Alert:
     )
 
 
+def figure(value: float) -> str:
+    """Return a value with four digits; what is not finite as the app writes it: `NaN`, `∞`."""
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.4g}" if math.isfinite(value) else "∞" if value > 0 else "-∞"
+
+
 def _headline(finding: Finding, ratio: float | None) -> str:
-    words = [f"{finding.what} {finding.value:.4g}"]
+    words = [f"{finding.what} {figure(finding.value)}"]
     if ratio is not None and ratio > 0 and finding.level is not None:
         words.append(f"is ×{ratio:.3g} {finding.level_name} {finding.level:.4g}")
     elif finding.level is not None:

@@ -18,8 +18,8 @@ COLOURS = ("run1", "run2", "run3", "run4")
 SIGNS: tuple[str, ...] = ("●", "◆", "▲", "■", "○", "◇", "▼", "□", *ascii_letters, *digits)
 """Signs of runs by their place; a sign is never used twice, and colours are."""
 _EVAL_LOSS, _LOSS = f"{EVAL}loss", smoothed(0.98)
-_UNWORTHY = frozenset({"name", "train.seed"})
-"""Settings that are listed last, because they do not say what was tried."""
+_NAME, _SEED = "name", "train.seed"
+"""Settings that do not say what was tried: the id has the name, and the seed is listed last."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +135,14 @@ def _coloured(found: Sequence[RankedRun], picks: RunPicks) -> list[RankedRun]:
 
 
 def varying(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the keys whose values differ among configurations, names and seeds last.
+    """Return the keys whose values differ among configurations, the seed last, without the name.
 
     A configuration of which nothing is known is left out.
     """
     known = [one for one in settings if one]
-    keys = dict.fromkeys(key for one in known for key in one)
+    keys = dict.fromkeys(key for one in known for key in one if key != _NAME)
     differing = [key for key in keys if len({one.get(key, "–") for one in known}) > 1]
-    return sorted(differing, key=lambda key: key in _UNWORTHY)
+    return sorted(differing, key=lambda key: key == _SEED)
 
 
 def settings_text(settings: Mapping[str, str], keys: Sequence[str]) -> str:

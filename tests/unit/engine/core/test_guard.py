@@ -30,8 +30,8 @@ def test_nothing_that_is_not_finite_is_ever_applied(loss: float, norm: float, po
 
 
 def test_the_reason_says_which_number_is_bad() -> None:
-    assert "loss is nan" in Guard().judge(1, math.nan, math.nan, "halt").reason
-    assert "gradient norm is inf" in Guard().judge(1, 1.0, math.inf, "halt").reason
+    assert "loss is NaN" in Guard().judge(1, math.nan, math.nan, "halt").reason
+    assert "gradient norm is ∞" in Guard().judge(1, 1.0, math.inf, "halt").reason
 
 
 def test_the_budget_is_what_may_be_skipped() -> None:

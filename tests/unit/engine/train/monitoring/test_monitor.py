@@ -225,7 +225,7 @@ def test_a_state_that_lacks_a_part_changes_nothing(scene: Scene, missing: str) -
 
 def test_a_refused_update_has_a_reason_until_the_next_one(scene: Scene) -> None:
     assert scene.step(alert("nonfinite", 51), loss=math.nan) is UpdateVerdict.SKIP
-    reason = "loss is nan at step 51; update skipped, 4 more allowed"
+    reason = "loss is NaN at step 51; update skipped, 4 more allowed"
     assert report_of(scene.run, "nonfinite-51").evidence.guard == reason
     assert scene.step(alert("spike", 52)) is UpdateVerdict.APPLY
     assert report_of(scene.run, "spike-52").evidence.guard == ""
@@ -244,7 +244,7 @@ def test_a_halt_calls_for_a_recovery_and_a_skip_does_not(scene: Scene) -> None:
     assert scene.step(loss=math.nan, nonfinite="halt") is UpdateVerdict.HALT
     assert scene.monitor.wanted("act") == (
         Recover(),
-        "loss is nan at step 52; halting, as guard.nonfinite says",
+        "loss is NaN at step 52; halting, as guard.nonfinite says",
     )
 
 

@@ -76,7 +76,7 @@ def test_a_run_goes_from_grey_to_colour_to_hidden_and_back() -> None:
 @pytest.mark.parametrize(
     ("settings", "keys"),
     [
-        ([{"name": "a", "lr": "1"}, {"name": "b", "lr": "2"}], ["lr", "name"]),
+        ([{"name": "a", "lr": "1"}, {"name": "b", "lr": "2"}], ["lr"]),
         ([{"lr": "1"}, {"lr": "1"}], []),
         ([{"lr": "1"}, {}], []),  # nothing is known of the other
         ([{"lr": "1"}, {"lr": "1", "r": "8"}], ["r"]),
