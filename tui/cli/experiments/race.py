@@ -100,6 +100,16 @@ def add_commands(commands: Commands) -> None:
         action="store_true",
         help="end an interrupted race and return the run to its state and settings before it",
     )
+    _add_detached(parser)
+    parser.add_argument("--take", action="store_true", help="take control from whoever has it")
+    add_runs_dir(parser)
+    add_accept_changed(parser)
+    add_trust_code(parser)
+    parser.set_defaults(handler=_race)
+
+
+def _add_detached(parser: argparse.ArgumentParser) -> None:
+    """Add the options for a race that another process conducts."""
     parser.add_argument(
         "--detach",
         action="store_true",
@@ -113,11 +123,6 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "--interrupt", action="store_true", help="interrupt the race; it can be resumed"
     )
-    parser.add_argument("--take", action="store_true", help="take control from whoever has it")
-    add_runs_dir(parser)
-    add_accept_changed(parser)
-    add_trust_code(parser)
-    parser.set_defaults(handler=_race)
 
 
 def _race(options: argparse.Namespace) -> int:
