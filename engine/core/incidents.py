@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from ..protocol.thresholds import INCIDENT_STEPS, TRAINING_KINDS
-from .anomaly import ALARM, INFO, Alert
+from .anomaly import ALARM, INFO, INSTABILITY, Alert
 
 __all__ = ["INCIDENT_STEPS", "Incidents"]
 
@@ -37,6 +37,8 @@ class Incidents(msgspec.Struct, kw_only=True):
     """Ids of the alarms without a verdict."""
     lasting: bool = False
     """Whether an alarm of the incident has not recovered."""
+    newest_of: dict[str, str] = {}
+    """Id of the newest incident with an alarm of each kind of instability."""
 
     def ends(self, alerts: Iterable[Alert], back: Collection[str]) -> bool:
         """Return whether the incident was over before the alerts of a step; if so, end it.
@@ -61,7 +63,9 @@ class Incidents(msgspec.Struct, kw_only=True):
 
         Alerts about the machine or the progress are incidents of their own; a hint (severity info)
         belongs to none, which is an empty id. The alerts of a step that one odd record explains are
-        an incident of their own too, because it causes no later ones.
+        an incident of their own too, because it causes no later ones. One more of the peaks that a
+        run has again and again belongs to the newest incident with an alarm of that kind, even if
+        it is over.
 
         Args:
             alert: the alert.
@@ -69,6 +73,8 @@ class Incidents(msgspec.Struct, kw_only=True):
         """
         if alert.severity == ALARM and alert.id not in self.alarms:
             self.alarms.append(alert.id)
+        if alert.again is not None:
+            return self.newest_of.get(alert.again.kind, public_id)
         if alert.severity == INFO:
             return ""
         if alert.kind not in TRAINING_KINDS:
@@ -80,6 +86,8 @@ class Incidents(msgspec.Struct, kw_only=True):
         going = self.at(alert.step)
         self.lasting = self.lasting and bool(going)
         self.newest, self.step = going or public_id, alert.step
+        if alert.kind in INSTABILITY:
+            self.newest_of = self.newest_of | {alert.kind: self.newest}
         return self.newest
 
     def at(self, step: int) -> str:

@@ -23,10 +23,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
 
 
 class RunStarted(Event, frozen=True, kw_only=True, tag="RunStarted"):
-    """A training process has started on the run.
-
-    It is recorded at once, without `devices`, and again with every field when all is loaded.
-    """
+    """A training process has started; recorded at once, and with every field when all is loaded."""
 
     name: str
     incarnation: int
@@ -178,8 +175,7 @@ class CheckpointSaved(Event, frozen=True, kw_only=True, tag="CheckpointSaved"):
     pinned: bool = False
     note: str = ""
     good: bool = True
-    """Whether it is a good rollback target: its losses are finite, its evaluation is near the best,
-    and no warning of an instability was raised shortly before it."""
+    """Whether it is a good rollback target: finite losses, no recent warning, good evaluation."""
     loss: float | None = None
     mean_of: list[str] = []  # names of the checkpoints whose mean it is; empty for a trained state
 
@@ -283,6 +279,11 @@ class AnomalyRaised(Event, frozen=True, kw_only=True, tag="AnomalyRaised"):
     """The recommended commands as data, the best one first; empty in journals of older versions."""
     explained_by: str = ""
     """The one odd record that explains the alert, such as `train.jsonl:812`; empty without one."""
+    repeats: str = ""
+    """Kind of the alarms of which it is one more peak, if they recur; empty for other alerts."""
+    peaks: int = 0
+    every_steps: float = 0.0
+    """Mean number of steps between such peaks, of which the run has had `peaks`; else both 0."""
 
     @property
     def ways(self) -> list[RecommendedCommand]:

@@ -16,6 +16,9 @@ slow. All ranks wait for the slowest, so the whole run pays for it."""
 SLOW_STEP_RATIO = 1.2
 """Time of a rank in one step over the median of all ranks, above which the app marks it."""
 
+RECURRENCE_NEWS = 1.25
+"""Growth of the number of recurring peaks from which the engine reports them again. So the state
+of an unstable run is known well, and its journal has few events about it, however long it is."""
 INCIDENT_STEPS = 50
 """Two alerts at most this many steps apart belong to one incident."""
 TRAINING_KINDS = frozenset(

@@ -1,5 +1,9 @@
 """Scores the detector on labelled logs by event, with intervals of a bootstrap over their sources.
 
+Alarms close to each other are one, and so are alarms of one excursion: until the loss has been back
+near the level that the first alarm names, further alarms report the same event. Reports of one more
+recurring peak (the kind `unstable`) are no alarms: they find no label and are never false.
+
 A folder has `labels.jsonl` (lines of `id` and `anomalies`, each with `kind`, `start_step`,
 `end_step` and `confidence`), one `<id>.jsonl` per log, and the source of each log as the second
 column of `sources.tsv` or `index.tsv`. Logs of one source stay together in the bootstrap.
@@ -8,17 +12,20 @@ column of `sources.tsv` or `index.tsv`. Logs of one source stay together in the 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fttui.engine.core.anomaly import INSTABILITY, Detector
+from fttui.engine.core.anomaly import INSTABILITY, Alert, Detector
 
 Record = dict[str, Any]
 BEFORE, AFTER, MERGE, LONGEST = 2, 5, 10, 50
 """Records around a label in which an alert counts, between alerts that are one alarm, and the
 longest such alarm."""
+BACK_RECORDS, BACK_SHARE = 5, 0.25
+"""An excursion is over after so many records with at most this share of its rise in a row."""
 RATES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0)
 """False alarms per 10,000 steps that are compared."""
 RESAMPLES = 1000
@@ -43,15 +50,43 @@ def read(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def groups(alarms: Iterable[int]) -> list[list[int]]:
-    """Return alarms as events: those close to each other are one."""
-    found: list[list[int]] = []
-    for i in alarms:
-        if found and i - found[-1][-1] < MERGE and i - found[-1][0] < LONGEST:
-            found[-1].append(i)
+class Alarm(NamedTuple):
+    """An alarm of the detector."""
+
+    record: int
+    """Index of its record."""
+    alert: Alert
+
+    def over(self, records: list[Record], until: int) -> bool:
+        """Whether the loss came back between the alarm and record `until`.
+
+        True for an alarm that is not about the loss, or that names no level.
+        """
+        level, value = self.alert.baseline, self.alert.value
+        if self.alert.kind not in ("spike", "divergence") or level is None or value is None:
+            return True
+        losses = [record["loss"] for record in records[self.record : until]]
+        top = max([value, *(x for x in losses if x is not None and math.isfinite(x))])
+        limit, row = level + BACK_SHARE * (top - level), 0
+        for loss in losses[1:]:
+            row = row + 1 if loss is not None and loss <= limit else 0
+            if row == BACK_RECORDS:
+                return True
+        return False
+
+
+def groups(alarms: Iterable[Alarm], records: list[Record]) -> list[list[int]]:
+    """Return the records of alarms as events: alarms close together or of one excursion are one."""
+    found: list[list[Alarm]] = []
+    for alarm in alarms:
+        first = found[-1][0] if found else None
+        if first is None or alarm.record - first.record >= LONGEST:
+            found.append([alarm])
+        elif alarm.record - found[-1][-1].record < MERGE or not first.over(records, alarm.record):
+            found[-1].append(alarm)
         else:
-            found.append([i])
-    return found
+            found.append([alarm])
+    return [[alarm.record for alarm in group] for group in found]
 
 
 def window(records: list[Record], label: dict[str, Any]) -> tuple[int, int]:
@@ -71,19 +106,20 @@ def score(
 ) -> Score:
     """Score a fresh detector on one log."""
     alarms = [
-        i
+        Alarm(i, alert)
         for i, record in enumerate(records)
-        if any(alert.kind in INSTABILITY for alert in detector.update(dict(record)))
+        for alert in detector.update(dict(record))
+        if alert.kind in INSTABILITY
     ]
     wanted = [window(records, x) for x in labels if _counts(x) and x["kind"] in INSTABILITY]
     unsure = [window(records, x) for x in labels if not _counts(x) or x["kind"] == "dead"]
     true = false = 0
-    for group in groups(alarms):
+    for group in groups(alarms, records):
         if any(a <= i <= b for i in group for a, b in wanted):
             true += 1
         elif not any(a <= i <= b for i in group for a, b in unsure):
             false += 1
-    hit = sum(any(a <= i <= b for i in alarms) for a, b in wanted)
+    hit = sum(any(a <= alarm.record <= b for alarm in alarms) for a, b in wanted)
     return Score(source, len(records), len(wanted), hit, true, false)
 
 

@@ -97,10 +97,13 @@ def _search(incident: Incident, report: str) -> Iterator[Advice]:
 
 
 def _others(incident: Incident, reports: Mapping[str, str]) -> Iterator[FoldedPart]:
-    """Yield the reports of the other alarms, with their headings one level lower."""
+    """Yield the reports of the other alarms, with their headings one level lower.
+
+    Recurring peaks, of which there may be many, are left out.
+    """
     for alarm in incident.alarms:
         name = alarm.event.report
-        if alarm is not incident.main and name in reports:
+        if alarm is not incident.main and name in reports and not alarm.event.repeats:
             lower = re.sub(r"^(#+ )", r"##\1", reports[name].strip(), flags=re.MULTILINE)
             yield FoldedPart(f"Report of {alarm.event.id}", lower)
 

@@ -28,6 +28,7 @@ KIND_NAMES = {
     "lr_misconfig": "unusable learning rate",
     "straggler": "slow rank",
     "vram_leak": "memory leak",
+    "unstable": "recurring peak",
 }
 
 
@@ -42,6 +43,9 @@ def headline(run: RunView, incident: Incident) -> str:
     Such as `LR ×50 from step 41 (lr scale 50 by ann): loss 4.41 → 94 at step 60`.
     """
     found, what = cause(run, incident), consequence(run, incident)
+    if (words := recurrence(incident)) and incident.state is IncidentState.UNSTABLE:
+        what = f"{words}; at worst {what}"
+        return f"{found}: {what}" if found else f"Unstable: {what}"
     if found:
         return f"{found}: {what}"
     name = kind_name(incident.main.event.kind)
@@ -104,8 +108,26 @@ def _figure(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else fmt.number(value)
 
 
+def recurrence(incident: Incident) -> str:
+    """Return how often the peaks of an incident recur; empty if they do not.
+
+    Such as `9 loss spikes up to step 2,310, one in about 120 steps`.
+    """
+    newest = incident.repeat
+    if newest is None:
+        return ""
+    event = newest.event
+    count = fmt.plural(event.peaks, kind_name(event.repeats))
+    return f"{count} up to step {newest.step:,}, one in about {event.every_steps:,.0f} steps"
+
+
 def short(run: RunView, incident: Incident) -> str:
-    """Return an incident in a few words for a list: its alarm, or its peak and the alarms."""
+    """Return an incident in a few words for a list.
+
+    That is its only alarm, or how often its peaks recur, or its peak and the number of alarms.
+    """
+    if words := recurrence(incident):
+        return words
     if len(incident.alarms) == 1:
         return incident.main.event.headline
     return f"{consequence(run, incident)}, {fmt.plural(len(incident.alarms), 'alarm')}"
@@ -163,21 +185,25 @@ def _is_recover(item: Intervention) -> bool:
 def ending(incident: Incident) -> str:
     """Return how an incident ended, or its state if it has not."""
     match incident.state:
-        case IncidentState.RECOVERED if incident.probation is not None:
-            return (
-                f"recovered: passed its probation of {fmt.plural(incident.probation.steps, 'step')}"
-            )
         case IncidentState.RECOVERED:
-            return f"recovered {_after(incident)}"
+            return f"recovered{_recovered_by(incident)}"
         case IncidentState.ABANDONED if incident.rollbacks:
             event = incident.rollbacks[-1].event
             return f"{incident.text}: rolled back from {event.from_step:,} to {event.to_step:,}"
         case IncidentState.OPEN if any(a.verdict == "not recovered" for a in incident.pending):
             return "open: it has not recovered by itself"
+        case IncidentState.UNSTABLE:
+            return f"unstable: {recurrence(incident)}; each has returned so far"
         case IncidentState.RECOVERING:
             return f"recovering {_after(incident)}; the result is not known yet"
         case _:
             return incident.text
+
+
+def _recovered_by(incident: Incident) -> str:
+    if (passed := incident.probation) is not None:
+        return f": passed its probation of {fmt.plural(passed.steps, 'step')}"
+    return f" {_after(incident)}"
 
 
 def _after(incident: Incident) -> str:

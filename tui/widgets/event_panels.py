@@ -30,6 +30,7 @@ _PHASE_COLOUR = {
 
 STATE_LOOK = {
     IncidentState.OPEN: ALARM,
+    IncidentState.UNSTABLE: WATCH,
     IncidentState.WATCHED: WATCH,
     IncidentState.RECOVERING: WATCH,
     IncidentState.RECOVERED: ACCENT,

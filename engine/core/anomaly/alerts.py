@@ -10,8 +10,23 @@ INFO, WATCH, ALARM = "info", "watch", "alarm"
 INSTABILITY = frozenset({"spike", "divergence", "grad_explosion", "nonfinite"})
 """Kinds that threaten the weights; a checkpoint written near one is not a rollback target."""
 
+UNSTABLE = "unstable"
+"""The kind of one more peak in a run that has had such peaks again and again. It updates the
+incident of the newest alarm of that kind; it is no alarm, and threatens nothing by itself."""
+
 LOCAL = frozenset({"throughput_drop", "vram_leak"})
 """Kinds that only the affected rank can see; other ranks take no part in their report."""
+
+
+class Again(msgspec.Struct, frozen=True, kw_only=True):
+    """How often peaks of a kind recur in a run."""
+
+    kind: str
+    """Kind of the alarms that the first peaks raised: spike or grad_explosion."""
+    peaks: int
+    """Peaks of the run so far."""
+    every: float
+    """Mean distance between peaks: records in a finding, steps in an alert."""
 
 
 class Alert(msgspec.Struct, frozen=True, kw_only=True):
@@ -21,7 +36,7 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """`<kind>-<step>`; unique within one timeline."""
     kind: str
     """nonfinite, spike, divergence, grad_explosion, dead, plateau, overfit, forgetting,
-    collapse, lr_misconfig, throughput_drop, straggler, vram_leak."""
+    collapse, lr_misconfig, throughput_drop, straggler, vram_leak, unstable."""
     severity: str
     """info (worth a line), watch (may become serious) or alarm (act)."""
     step: int
@@ -36,6 +51,8 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     """Value over baseline."""
     explained_by: str = ""
     """The one odd record that explains it, by the losses of the rows; empty without one."""
+    again: Again | None = None
+    """How often its peaks recur, for the kind `unstable`; else None."""
     incident: str = ""
     """Id of the first alert of the same cause; empty for a hint, or if it was never raised."""
 
@@ -77,14 +94,22 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
     """The last words of the headline; may be empty."""
     rank: int = 0
     """The rank concerned, for findings about one rank."""
+    again: Again | None = None
+    """How often its peaks recur, for the kind `unstable`; else None."""
 
 
 Findings = tuple[Finding, ...]
 """The findings of a record. Almost every record has none, which costs no memory."""
 
 
-def to_alert(finding: Finding, step: int) -> Alert:
-    """Return the alert for a finding, with its headline."""
+def to_alert(finding: Finding, step: int, interval: int = 1) -> Alert:
+    """Return the alert for a finding, with its headline.
+
+    `interval` is the number of steps between records.
+    """
+    again = finding.again
+    if again is not None:
+        again = msgspec.structs.replace(again, every=again.every * interval)
     value, level = finding.value, finding.level
     ratio = None
     if level is not None and level > 0 and math.isfinite(value):
@@ -94,11 +119,12 @@ def to_alert(finding: Finding, step: int) -> Alert:
         kind=finding.kind,
         severity=finding.severity,
         step=step,
-        headline=_headline(finding, ratio),
+        headline=_headline(finding, ratio) + ("" if again is None else f"; {_recurs(again)}"),
         value=value,
         baseline=level,
         z=finding.z,
         ratio=ratio,
+        again=again,
     )
 
 
@@ -107,6 +133,10 @@ def figure(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     return f"{value:.4g}" if math.isfinite(value) else "∞" if value > 0 else "-∞"
+
+
+def _recurs(again: Again) -> str:
+    return f"peak {again.peaks} of this run, one in about {again.every:.3g} steps"
 
 
 def _headline(finding: Finding, ratio: float | None) -> str:

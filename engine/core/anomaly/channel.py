@@ -11,7 +11,7 @@ import math
 import msgspec
 
 from ..sliding_window import SlidingWindow, median_of
-from .tail import TAIL_RECORDS, Prior, Tail
+from .tail import TAIL_RECORDS, Prior, Recurrence, Tail
 
 LEVEL_RECORDS = 21
 NEAR_RECORDS = 5
@@ -55,6 +55,12 @@ RECORD_TAIL = Prior(threshold=1.28, excess=0.5, weight=10)
 """Tail of single records: a little heavier than normal noise, as losses of batches are."""
 LIGHTEST_TAIL = Prior(threshold=1.28, excess=0.6, weight=0)
 """No tail is taken for lighter than this one: the next hard batch is not in it yet."""
+PEAK_SD = 5.1
+"""Standard deviations that noise with this tail exceeds once in 6,000 records, the usual rate.
+
+A rise above it that is large enough for an alarm is a peak of the run, whether or not it raises
+one.
+"""
 
 
 class Reading(msgspec.Struct, frozen=True, gc=False):
@@ -89,6 +95,8 @@ class Signal(msgspec.Struct):
     known_sds: list[float] | None = None
     """The standard deviations for a record and for levels, as last looked up."""
     tail: Tail = msgspec.field(default_factory=Tail)
+    recurrence: Recurrence = msgspec.field(default_factory=Recurrence)
+    """The peaks of the run so far."""
     count: int = 0
     quiet: int = 0
     """Remaining records for which no further alarm is raised."""
@@ -157,28 +165,52 @@ class Signal(msgspec.Struct):
         return _student_ratio(len(self.tail.window.values) + PRIOR_WEIGHT)
 
     def limit(self, sd: float, probability: float) -> float:
-        """Return the residual that the next value exceeds with this probability.
+        """Return the residual that the next value exceeds with this probability, by the tail.
 
-        It is at least the limit by the tail `LIGHTEST_TAIL`, and at least the one that follows from
-        outliers that the run has come back from.
+        It is at least the limit by the tail `LIGHTEST_TAIL`.
 
         Args:
             sd: standard deviation of a record.
             probability: probability of a larger residual.
         """
-        widened = sd * self._widening()
         limit = max(
             self.tail.limit(probability, RECORD_TAIL), LIGHTEST_TAIL.upper_quantile(probability)
         )
-        return max(widened * limit, self.tail.outlier_limit(sd))
+        return sd * self._widening() * limit
 
     def normal_limit(self, sd: float) -> float:
         """Return the residual that normal noise exceeds once in 30,000 records.
 
-        `sd` is the standard deviation of a record. The residual is at least the limit that follows
-        from outliers that the run has come back from.
+        `sd` is the standard deviation of a record.
         """
-        return max(NORMAL_SD * sd * self.tail.width(RECORD_TAIL), self.tail.outlier_limit(sd))
+        return NORMAL_SD * sd * self.tail.width(RECORD_TAIL)
+
+    def known_limit(self, sd: float, least: float, probability: float) -> float:
+        """Return the residual up to which a peak is one of those that the run has come back from.
+
+        Args:
+            sd: standard deviation of a record.
+            least: least rise of an alarm.
+            probability: probability of a larger residual, if peaks recur.
+        """
+        largest = self.recurrence.largest_usual(probability)
+        usual = self._peak_limit(sd, least) + largest if largest else 0.0
+        return max(self.tail.outlier_limit(sd), usual)
+
+    def _peak_limit(self, sd: float, least: float) -> float:
+        return max(PEAK_SD * sd * self._widening(), least)
+
+    def peak_again(self, reading: Reading, least: float, probability: float) -> bool:
+        """Whether a value is one more peak of a run that had an alarm, and is to be reported.
+
+        Args:
+            reading: the value.
+            least: least rise of an alarm.
+            probability: rate per record above which peaks recur.
+        """
+        if not self.tail.alarms_in_all or not self.recurrence.news(probability):
+            return False
+        return reading.residual > self._peak_limit(reading.sd, least)
 
     def takes_alarms(self, x: float) -> bool:
         """Return whether a value may raise an alarm.
@@ -190,7 +222,9 @@ class Signal(msgspec.Struct):
             return x > self.peak + GROWN_RISE
         return self.last is None or x > self.last
 
-    def learn(self, x: float, reading: Reading | None, *, alarmed: bool = False) -> None:
+    def learn(
+        self, x: float, reading: Reading | None, *, alarmed: bool = False, least: float = math.inf
+    ) -> None:
         """Update the baseline with a value.
 
         A value that is still far out after an alarm belongs to the same excursion: it moves the
@@ -200,6 +234,7 @@ class Signal(msgspec.Struct):
             x: the value.
             reading: the value as `read` compared it, or None if there was no baseline yet.
             alarmed: whether it raised an alarm.
+            least: least rise of an alarm; infinite if the value is clearly below it.
         """
         self.count += 1
         last, self.last = self.last, x
@@ -215,12 +250,21 @@ class Signal(msgspec.Struct):
             self.recent.push(x)
             return
         residual, sd = reading.residual, reading.sd
+        if residual > least:
+            self._add_peak(residual - self._peak_limit(sd, least), rises=last is None or x > last)
+        else:
+            self.recurrence.push(0.0)
         if not (quiet and residual > EXCURSION_SD * sd):
             self.tail.push(residual / sd, sd, alarmed)
             if bend is not None and not alarmed:
                 self.bends.push(bend)
         most = reading.level + WINSOR_SD * sd
         self.recent.push(x if x < most else most)
+
+    def _add_peak(self, size: float, *, rises: bool) -> None:
+        """Add a value that exceeds the limit of peaks by `size`; a falling one begins none."""
+        recurrence = self.recurrence
+        recurrence.push(size if rises or not recurrence.begins else 0.0)
 
     def _bend(self, slope: float) -> float | None:
         """Add the difference of two consecutive values; return its distance from the usual one.

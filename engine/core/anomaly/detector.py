@@ -89,7 +89,8 @@ class Detector:
             return []
         for finding in found:
             state.verdicts.watch(f"{finding.kind}-{step}", state.yardstick(finding))
-        return [to_alert(finding, step) for finding in found]
+        interval = max(1, state.interval.steps)
+        return [to_alert(finding, step, interval) for finding in found]
 
     def usual_up_to(self) -> float | None:
         """Return the loss above which the next record may be a spike.

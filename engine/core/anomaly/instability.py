@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from enum import Enum, auto
 
 import msgspec
 
 from ..sliding_window import SlidingWindow
-from .alerts import ALARM, INFO, Finding, Findings
+from .alerts import ALARM, INFO, UNSTABLE, Again, Finding, Findings
 from .channel import Reading, Signal
 from .scale import FROM_ZERO, Scale
 from .trend import ColdStart, Trend
@@ -45,6 +47,19 @@ TESTS = 3
 """Tests of a record that share the rate: loss spike, divergence, gradient explosion."""
 LIFT_SHARE = 1 / 3
 """A false divergence costs a rollback, so it may occur a third as often as a false spike."""
+
+
+QUANTITIES = {"spike": "loss", "grad_explosion": "grad norm"}
+"""The quantity of a kind of sudden alarm, as words of a headline."""
+
+
+class Outcome(Enum):
+    """What a value is that was compared with its baseline."""
+
+    USUAL = auto()
+    AGAIN = auto()
+    """A peak like those that the run has come back from again and again."""
+    ALARM = auto()
 
 
 class Strictness(msgspec.Struct, frozen=True):
@@ -186,32 +201,24 @@ class Instability(msgspec.Struct):
     def _grad(self, norm: float | None, strict: Strictness, noisier: float) -> Findings:
         if norm is None or not 0 < norm < math.inf:
             return ()
-        y, signal = math.log(norm), self.grad
+        y, signal, least = math.log(norm), self.grad, GRAD_RISE * strict.size
         reading = signal.read(y, noisier)
-        high = reading is not None and reading.residual > GRAD_RISE * strict.size
-        if reading is not None and high and self._explodes(y, reading, strict):
-            signal.learn(y, reading, alarmed=True)
-            level = math.exp(reading.level)
-            return (_finding("grad_explosion", "grad norm", norm, level, reading.z),)
-        signal.learn(y, reading)
-        return ()
+        found = Outcome.USUAL
+        if reading is not None and reading.residual > least and signal.takes_alarms(y):
+            any_run = max(GRAD_ANY * strict.size, signal.normal_limit(reading.sd))
+            limit = min(signal.limit(reading.sd, strict.probability), any_run)
+            found = _outcome(signal, reading, limit, least, strict)
+        findings = _told(found, "grad_explosion", norm, math.exp, reading, signal)
+        _learn(signal, y, reading, found, least)
+        return findings
 
-    def _explodes(self, y: float, reading: Reading, strict: Strictness) -> bool:
-        """Return whether a gradient norm that rose by more than `GRAD_RISE` is an explosion."""
-        signal = self.grad
-        if not signal.takes_alarms(y):
-            return False
-        limit = signal.limit(reading.sd, strict.probability)
-        any_run = max(GRAD_ANY * strict.size, signal.normal_limit(reading.sd))
-        return reading.residual > min(limit, any_run)
-
-    def _spikes(self, x: float, reading: Reading, strict: Strictness) -> bool:
+    def _spikes(self, x: float, reading: Reading, strict: Strictness) -> Outcome:
         """Return whether a loss that has risen by more than `CLEAR_RISE` is a spike."""
-        signal = self.loss
-        least = self._least_rise(reading.sd) * strict.size
+        signal, least = self.loss, self._least_rise(reading.sd) * strict.size
         if reading.residual <= least or not signal.takes_alarms(x):
-            return False
-        return reading.residual > signal.limit(reading.sd, strict.probability)
+            return Outcome.USUAL
+        limit = signal.limit(reading.sd, strict.probability)
+        return _outcome(signal, reading, limit, least, strict)
 
     def _loss(self, loss: float, strict: Strictness, noisier: float) -> Findings:
         found: Findings = ()
@@ -239,23 +246,22 @@ class Instability(msgspec.Struct):
             self.trend.take(x)
 
     def _judge_loss(self, loss: float, x: float, strict: Strictness, noisier: float) -> Findings:
-        signal = self.loss
-        found: Findings = ()
+        signal, size = self.loss, strict.size
         reading = signal.read(x, noisier)
-        sd, spike, size = None, False, strict.size
+        sd, least, outcome = None, math.inf, Outcome.USUAL
         if reading is not None:
             sd = reading.level_sd
-            spike = reading.residual > CLEAR_RISE * size and self._spikes(x, reading, strict)
-            if spike:
-                level = self.scale.back(reading.level)
-                found = (_finding("spike", "loss", loss, level, reading.z),)
+            if reading.residual > CLEAR_RISE * size:
+                outcome = self._spikes(x, reading, strict)
+                least = self._least_rise(reading.sd) * size
+        found = _told(outcome, "spike", loss, self.scale.back, reading, signal)
         if self.scale.signed:
             size *= LINEAR_LIFT
         lift = self.trend.update(x, sd, LIFT_SHARE * strict.probability, size)
         if lift is not None:
             level, now = self.scale.back(lift.level), self.scale.back(lift.level + lift.size)
             found += (_finding("divergence", "loss", now, level, lift.size / lift.sd),)
-        signal.learn(x, reading, alarmed=spike)
+        _learn(signal, x, reading, outcome, least)
         return found
 
     def _least_rise(self, sd: float) -> float:
@@ -271,11 +277,10 @@ class Instability(msgspec.Struct):
         reading = None if self.scale.unit is None else self.loss.read(0.0)
         if reading is None:
             return None
+        least = self._least_rise(reading.sd) * strict.size
         limit = self.loss.limit(reading.sd, strict.probability)
         try:
-            return self.scale.back(
-                reading.level + max(limit, self._least_rise(reading.sd) * strict.size)
-            )
+            return self.scale.back(reading.level + max(limit, least))
         except OverflowError:
             return None
 
@@ -292,6 +297,61 @@ class Instability(msgspec.Struct):
         self.loss.relearn()
         self.grad.relearn()
         self.trend.relearn()
+
+
+def _outcome(
+    signal: Signal, reading: Reading, limit: float, least: float, strict: Strictness
+) -> Outcome:
+    """Return the outcome for a value that rises by more than `least`, the least rise of an alarm.
+
+    `limit` is the residual that noise rarely exceeds.
+    """
+    known = signal.known_limit(reading.sd, least, strict.probability)
+    if reading.residual > max(limit, known):
+        return Outcome.ALARM
+    again = signal.peak_again(reading, least, strict.probability)
+    return Outcome.AGAIN if again else Outcome.USUAL
+
+
+def _learn(
+    signal: Signal, x: float, reading: Reading | None, outcome: Outcome, least: float
+) -> None:
+    """Update a baseline with a value and its outcome; `least` is the least rise of an alarm."""
+    signal.learn(x, reading, alarmed=outcome is Outcome.ALARM, least=least)
+    if outcome is Outcome.AGAIN:
+        signal.recurrence.told = signal.recurrence.peaks
+
+
+def _told(
+    outcome: Outcome,
+    kind: str,
+    value: float,
+    back: Callable[[float], float],
+    reading: Reading | None,
+    signal: Signal,
+) -> Findings:
+    """Return the findings for an outcome: an alarm of the kind, or one more of its peaks.
+
+    `back` converts a level to the unit of the value.
+    """
+    if reading is None or outcome is Outcome.USUAL:
+        return ()
+    level, what = back(reading.level), QUANTITIES[kind]
+    if outcome is Outcome.ALARM:
+        return (_finding(kind, what, value, level, reading.z),)
+    peaks = signal.recurrence.peaks + 1
+    again = Again(kind=kind, peaks=peaks, every=signal.recurrence.records / peaks)
+    return (
+        Finding(
+            kind=UNSTABLE,
+            severity=INFO,
+            what=what,
+            value=value,
+            level=level,
+            z=reading.z,
+            again=again,
+        ),
+    )
 
 
 def _finding(kind: str, what: str, value: float, level: float, z: float | None) -> Finding:

@@ -128,7 +128,7 @@ class State(msgspec.Struct):
         """Return the yardstick by the level learned so far; None if none is known yet."""
         level = finding.level or 0.0
         match finding.kind, finding.what:
-            case "grad_explosion" | "nonfinite", "grad norm":
+            case "grad_explosion" | "nonfinite" | "unstable", "grad norm":
                 by = self._grad_back()
             case "plateau", _:
                 by = self._improved()

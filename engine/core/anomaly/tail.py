@@ -1,4 +1,4 @@
-"""Upper tail of a noisy quantity: the value that is exceeded with a given small probability."""
+"""Upper tail of a noisy quantity: values with a small probability of more, and recurring peaks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import msgspec
 
+from ...protocol.thresholds import RECURRENCE_NEWS
 from ..sliding_window import UpperWindow
 
 TAIL_RECORDS = 1000
@@ -19,20 +20,18 @@ OUTLIER_FACTOR = 1.25
 What a run has come back from once may have been an event; what it has come back from twice belongs
 to it. So the outliers of a heavy tail raise few alarms, however long the run is.
 """
-RECURRING = 4
-"""Number of alarms of a run from which its outliers count as recurring."""
-RECURRING_FACTOR = 2.0
-"""A value must then exceed every other of the run twice, the last alarm included.
-
-Of outliers whose sizes have an exponential tail, the next one exceeds the largest of k by a factor
-c with probability k ** -c. With a quarter, about five of a run would raise an alarm, with this
-factor hardly one more. A blow-up that lasts is found as a divergence all the same.
-"""
 FORGIVEN = 1
 """Number of alarms in the window that are left out of the tail, because they are events, not noise.
 
-Further alarms enter the tail: a run that has outliers again and again has a heavy tail.
+Further alarms enter the tail: a run that has outliers again and again has a heavy tail. Of peaks
+that may recur, the newest is left out for the same reason.
 """
+PEAK_RECORDS = 10
+"""Outliers with fewer records between them are one peak."""
+PRIOR_PEAKS = 1
+"""Number of peaks of the usual size that the prior of their mean size is worth."""
+CERTAIN_SD = 0.84
+"""Peaks recur if their rate is high enough with 80 % certainty, a one-sided normal quantile."""
 
 
 class Prior(msgspec.Struct, frozen=True):
@@ -138,8 +137,86 @@ class Tail(msgspec.Struct):
         Outliers are compared in standard deviations and as residuals; the smaller limit counts,
         because the outlier of a batch does not grow with the noise.
         """
-        if self.alarms_in_all < RECURRING:
-            return OUTLIER_FACTOR * min(self.largest * sd, self.largest_residual)
-        largest = max(self.largest, self.last_alarm)
-        residual = max(self.largest_residual, self.last_alarm_residual)
-        return RECURRING_FACTOR * min(largest * sd, residual)
+        return OUTLIER_FACTOR * min(self.largest * sd, self.largest_residual)
+
+
+class Recurrence(msgspec.Struct):
+    """Peaks of a run as a Poisson process whose sizes have an exponential tail.
+
+    What the run has come back from again and again is a state of the run, not news. The next peak
+    is news only if this process exceeds its size as rarely as noise may raise a false alarm. Rate
+    and mean size have uncertain values: for the rate, the lower limit of its confidence interval
+    counts, so few peaks suppress nothing; the mean size has a conjugate prior worth one peak of
+    usual size, as in `Tail`.
+
+    Source: peaks over threshold with a Poisson rate, as in Coles, "An Introduction to Statistical
+    Modeling of Extreme Values", 2001, sections 4.2 and 7.3.
+    """
+
+    peaks: int = 0
+    total: float = 0.0
+    """Sum of the sizes of the peaks: how far each exceeded the limit of ordinary noise."""
+    newest: float = 0.0
+    """Size of the newest peak, which may still grow."""
+    records: int = 0
+    since: int = PEAK_RECORDS
+    """Records since the newest peak, at most `PEAK_RECORDS`."""
+    told: int = 0
+    """The number of peaks when they were last reported as recurring; 0 before that."""
+
+    @property
+    def begins(self) -> bool:
+        """Whether an outlier now would begin a peak, and not belong to the newest one."""
+        return self.since >= PEAK_RECORDS
+
+    def push(self, size: float) -> None:
+        """Add a record by how far it exceeds the limit of ordinary noise; 0 or less if it does not.
+
+        A record after a peak that is higher than the peak makes it larger.
+        """
+        self.records += 1
+        if size <= 0:
+            if self.since < PEAK_RECORDS:
+                self.since += 1
+            return
+        if self.begins:
+            self.peaks += 1
+            self.newest = 0.0
+        if size > self.newest:
+            self.total += size - self.newest
+            self.newest = size
+        self.since = 0
+
+    def news(self, probability: float) -> bool:
+        """Whether one more peak, which begins now, is reported: they recur, and many are new."""
+        grown = self.peaks + 1 >= RECURRENCE_NEWS * self.told
+        return self.begins and grown and self.recurs(probability)
+
+    def recurs(self, probability: float) -> bool:
+        """Whether peaks are certainly more frequent than this probability per record."""
+        return self._rate() > probability
+
+    def largest_usual(self, probability: float) -> float:
+        """Return the size that a peak of the next record exceeds with this probability.
+
+        It is 0 if peaks do not certainly recur more often than that.
+        """
+        rate = self._rate()
+        if rate <= probability:
+            return 0.0
+        known = self.peaks - FORGIVEN
+        total = (self.total - self.newest) * (known + PRIOR_PEAKS) / known
+        growth: float = (rate / probability) ** (1 / (known + PRIOR_PEAKS))
+        return total * (growth - 1)
+
+    def _rate(self) -> float:
+        """Return the lower limit of the number of peaks per record.
+
+        Source: the approximation of Wilson and Hilferty to quantiles of the gamma distribution.
+        """
+        count = self.peaks - FORGIVEN
+        if count <= 0:
+            return 0.0
+        lower = count * max(0.0, 1 - 1 / (9 * count) - CERTAIN_SD / (3 * count**0.5)) ** 3
+        rate: float = lower / self.records
+        return rate

@@ -119,6 +119,10 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "slow data loading on that rank",
     ),
     "vram_leak": ("tensors kept alive from step to step", "memory fragmentation"),
+    "unstable": (
+        "a learning rate at the edge of stability: the run leaves its course and comes back",
+        "odd batches that come again and again: garbled, duplicated or very long samples",
+    ),
 }
 """Likely causes by kind of alert, most likely first."""
 
@@ -139,6 +143,7 @@ ADVICE: dict[str, str] = {
     "lr_misconfig": "Compare the learning rate with its schedule and the method's usual range.",
     "straggler": "The whole run is as slow as that rank: look at its device first.",
     "vram_leak": "A restart from a checkpoint frees the memory.",
+    "unstable": "This peak is no larger than those that the run has come back from so far.",
 }
 """One sentence by kind of alert, for what no command can do."""
 
@@ -154,8 +159,8 @@ def recommend(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     match alert.kind:
         case "spike" | "divergence" | "nonfinite" | "collapse":
             return _recover(alert, now)
-        case "grad_explosion":
-            return _calm(alert, now)
+        case "grad_explosion" | "unstable" as kind:
+            return [_slower(now)] if kind == "unstable" else _calm(alert, now)
         case "lr_misconfig":
             why = "Lowers the learning rate to a tenth from the next step on."
             lowered = _action(f"lr scale {now.lr_scale * 0.1:.3g}", why)
@@ -255,6 +260,17 @@ def _stay_scale(now: AdviceContext) -> float:
     return min(now.lr_scale, 1.0)
 
 
+def _lower(now: AdviceContext, factor: float, when: str = "") -> Recommendation:
+    scale = _stay_scale(now) * factor
+    why = f"Sets the learning rate to {scale:.3g} × its schedule and continues. {when}"
+    return _action(f"lr scale {scale:.3g}", why.rstrip())
+
+
+def _slower(now: AdviceContext) -> Recommendation:
+    """Return a lower learning rate, for a run whose peaks recur."""
+    return _lower(now, CALM_LR_FACTOR, "Send it if the peaks cost more than a slower run does.")
+
+
 def _undo_rise(alert: Alert, now: AdviceContext, rise: LrRise) -> list[Recommendation]:
     """Return the commands against gradients that explode after a rise of the learning rate.
 
@@ -280,9 +296,7 @@ def _undo_rise(alert: Alert, now: AdviceContext, rise: LrRise) -> list[Recommend
 def _calm(alert: Alert, now: AdviceContext) -> list[Recommendation]:
     if now.lr_rise is not None and now.lr_rise.before < now.lr_scale:
         return _undo_rise(alert, now, now.lr_rise)
-    scale = _stay_scale(now) * CALM_LR_FACTOR
-    why = f"Sets the learning rate to {scale:.3g} × its schedule and continues."
-    lower = _action(f"lr scale {scale:.3g}", why)
+    lower = _lower(now, CALM_LR_FACTOR)
     clip = _calm_clip(alert, now)
     actions = [lower]
     if clip is not None:

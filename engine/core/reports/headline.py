@@ -19,6 +19,7 @@ NAMES = {
     "lr_misconfig": "Unusable learning rate",
     "straggler": "Slow rank",
     "vram_leak": "Memory leak",
+    "unstable": "Recurring peak",
 }
 """Name of each kind of alert, as the first words of its report."""
 

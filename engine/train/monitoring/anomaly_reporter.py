@@ -392,7 +392,16 @@ def _raised(alert: Alert, public_id: str, report: AnomalyReport) -> AnomalyRaise
             for action in report.actions
         ],
         explained_by=alert.explained_by,
+        **_recurrence(alert),
     )
+
+
+def _recurrence(alert: Alert) -> dict[str, Any]:
+    """Return the fields of an event that say how often the peaks of an alert recur."""
+    again = alert.again
+    if again is None:
+        return {}
+    return {"repeats": again.kind, "peaks": again.peaks, "every_steps": again.every}
 
 
 def _why_good(manifest: Manifest) -> str:

@@ -9,6 +9,7 @@ from statistics import median
 
 from fttui.engine.protocol.commands import Recover, recorded_command, spec_of
 from fttui.engine.protocol.events import AutopilotDecided
+from fttui.engine.protocol.thresholds import RECURRENCE_NEWS
 
 from ..branches import Branch, live_ends, value_on
 from ..interventions import Intervention, Phase
@@ -30,6 +31,12 @@ BACK_STEPS = 20
 """Number of newest values whose median decides whether a metric is back at its usual value."""
 BACK_SHARE = 0.25
 """A metric has come back if at most this share of its distance from the usual value is left."""
+RECURS_FACTOR = 3.0
+"""Mean distances between recurring peaks after which an incident is over if a peak is overdue.
+
+A Poisson process has none for so long with a probability of 5 %. A report is due when the number of
+peaks has grown by the factor `RECURRENCE_NEWS`.
+"""
 FORGOTTEN_STEPS = 200
 """Steps after which an alarm whose metric is not known no longer calls for anything."""
 
@@ -74,7 +81,8 @@ def _incident(
     ends: Mapping[int, float],
     levels: Mapping[str, float | None],
 ) -> Incident:
-    live = [a for a in alarms if not undone(a, ends)]
+    on_course = [a for a in alarms if not undone(a, ends)]
+    live = [a for a in on_course if not a.event.repeats or a.verdict == "not recovered"]
     unsettled = [a for a in live if a.verdict in UNSETTLED]
     pending = [a for a in unsettled if not _over(a, records.step, levels)]
     left = [a for a in alarms if undone(a, ends)]
@@ -84,12 +92,26 @@ def _incident(
         id=id_,
         alarms=tuple(alarms),
         pending=tuple(pending),
-        state=_state(live, pending, commands, probation),
+        state=_unstable(on_course, pending, records.step)
+        or _state(live, pending, commands, probation),
         commands=tuple(commands),
         rollbacks=tuple(r for r in records.rollbacks if any(_undoes(r, a) for a in left)),
         probation=None if probation is None else probation.event,
         decision=decisions[-1] if decisions else None,
     )
+
+
+def _unstable(
+    alarms: Sequence[Anomaly], pending: Sequence[Anomaly], step: int
+) -> IncidentState | None:
+    """Return the state of an incident whose peaks recur; None for every other one."""
+    newest = next((a for a in reversed(alarms) if a.event.repeats), None)
+    if newest is None or pending:
+        return None
+    event = newest.event
+    due = math.ceil(RECURRENCE_NEWS * event.peaks) - event.peaks
+    recurs = step - newest.step <= (due + RECURS_FACTOR) * event.every_steps
+    return IncidentState.UNSTABLE if recurs else None
 
 
 def _state(
@@ -153,7 +175,7 @@ def _over(alarm: Anomaly, step: int, levels: Mapping[str, float | None]) -> bool
     usual, then = alarm.event.baseline, alarm.event.value
     if not alarm.verdict or step - alarm.step < BACK_STEPS:
         return False
-    now = levels.get(METRICS.get(alarm.event.kind, ""))
+    now = levels.get(METRICS.get(alarm.event.repeats or alarm.event.kind, ""))
     if now is None:
         return step - alarm.step >= FORGOTTEN_STEPS
     if usual is None or then is None or not math.isfinite(then):

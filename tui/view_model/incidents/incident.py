@@ -28,6 +28,8 @@ class IncidentState(StrEnum):
     RECOVERING = "recovering"
     """An action was taken whose result is not known yet."""
     RECOVERED = "recovered"
+    UNSTABLE = "unstable"
+    """Its peaks come again and again, and each has returned so far."""
     WATCHED = "watched"
     """Nothing but hints and warnings, which may become serious."""
     CLEARED = "cleared"
@@ -89,14 +91,24 @@ class Incident:
         return tuple(dict.fromkeys(alarm.timeline for alarm in self.alarms))
 
     @property
+    def repeat(self) -> Anomaly | None:
+        """The newest of the peaks that recur after its alarms; None if they do not recur."""
+        return next((a for a in reversed(self.alarms) if a.event.repeats), None)
+
+    @property
     def severity(self) -> str:
-        """The highest severity of its pending alarms, or of all if none is pending."""
+        """The highest severity of its pending alarms, or of all if none is pending.
+
+        Peaks that recur and return are worth watching, whatever the first ones were.
+        """
+        if not self.pending and self.state is IncidentState.UNSTABLE:
+            return "watch"
         return max((_severity(a) for a in self.pending or self.alarms), key=SEVERITIES.index)
 
     @property
     def active(self) -> bool:
         """Whether it may be the current incident."""
-        return bool(self.pending)
+        return bool(self.pending) or self.state is IncidentState.UNSTABLE
 
     @cached_property
     def main(self) -> Anomaly:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, INFO, WATCH, Alert
+from fttui.engine.core.anomaly.alerts import Again
 from fttui.engine.core.incidents import INCIDENT_STEPS, Incidents
 
 
@@ -112,6 +113,23 @@ def test_an_incident_of_this_process_stands_before_a_saved_one() -> None:
     going, saved = Incidents(newest="spike-100", step=100), Incidents(newest="spike-80", step=80)
     assert going.or_saved(saved).at(90) == "spike-100"
     assert Incidents().or_saved(saved).at(90) == "spike-80"
+
+
+def test_one_more_recurring_peak_updates_the_newest_incident_of_its_kind() -> None:
+    def peak(step: int, kind: str) -> Alert:
+        again = Again(kind=kind, peaks=4, every=100.0)
+        return msgspec.structs.replace(alert("unstable", step, INFO), again=again)
+
+    incidents = Incidents()
+    assert incidents.join(peak(50, "spike"), "unstable-50") == "unstable-50"
+    assert incidents.join(alert("spike", 100), "spike-100") == "spike-100"
+    assert incidents.judged("spike-100", "recovered")
+    incidents.join(alert("grad_explosion", 300), "grad_explosion-300")
+    assert incidents.join(peak(2000, "spike"), "unstable-2000") == "spike-100"
+    assert incidents.join(peak(2100, "grad_explosion"), "unstable-2100") == "grad_explosion-300"
+    assert incidents.join(alert("spike", 2110), "spike-2110") == "spike-2110"
+    assert incidents.join(peak(2200, "spike"), "unstable-2200") == "spike-2110"
+    assert incidents.alarms == ["grad_explosion-300", "spike-2110"]
 
 
 @pytest.mark.parametrize("kind", ["throughput_drop", "vram_leak", "straggler"])

@@ -50,6 +50,7 @@ def commands(
         ("throughput_drop", "watch", ["profile 2", "pause"]),
         ("straggler", "watch", ["profile 2", "pause"]),
         ("vram_leak", "watch", ["checkpoint pin leak", "stop"]),
+        ("unstable", "info", ["lr scale 0.7"]),
         ("unheard of", "alarm", []),
     ],
 )  # fmt: skip

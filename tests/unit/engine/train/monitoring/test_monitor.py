@@ -195,8 +195,11 @@ def test_a_state_of_an_earlier_version_comes_back_as_it_was(scene: Scene) -> Non
             "odd_step": 0,
             "alarms": [],
             "lasting": False,
+            "newest_of": {},
         },
-        "alerts": [{**one, "explained_by": "", "incident": ""} for one in OLD["alerts"]],
+        "alerts": [
+            {**one, "explained_by": "", "again": None, "incident": ""} for one in OLD["alerts"]
+        ],
         "guard": {
             "budget": 5,
             "skipped_at": [42],

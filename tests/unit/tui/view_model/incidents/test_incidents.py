@@ -16,7 +16,7 @@ from fttui.engine.protocol.events import (
     AutopilotDecided,
     ProbationEnded,
 )
-from fttui.tui.dialogs.incident_text import answers, ending, headline
+from fttui.tui.dialogs.incident_text import answers, ending, headline, recurrence, short
 from fttui.tui.view_model.incidents.incident import IncidentState, gravity
 from fttui.tui.view_model.incidents.peak import peak_of
 from fttui.tui.view_model.reducer import apply_many
@@ -219,6 +219,58 @@ def test_a_peak_that_is_not_finite_is_above_all_others() -> None:
     script.add(msgspec.structs.replace(script._step(), loss=math.nan))
     view = view_of(script.train(2))
     assert headline(view, view.incidents[0]).endswith("at step 60: loss NaN")
+
+
+def unstable(script: Script, peaks: int, every_steps: float = 40.0) -> AnomalyRaised:
+    """One more of the peaks that recur after the spike of step 60."""
+    event = raised(script, "unstable", "lr scale 0.7", severity="info", incident="spike-60")
+    return msgspec.structs.replace(event, repeats="spike", peaks=peaks, every_steps=every_steps)
+
+
+def spiking() -> Script:
+    """A spike that recovered, then two more peaks, the fifth of them at step 180."""
+    script = trained().add(raised(trained(), "spike", "recover spike-60", incident="spike-60"))
+    script.train(40).add(AnomalyResolved(id="spike-60", verdict="recovered"))
+    script.add(unstable(script, 4)).train(80)
+    return script.add(unstable(script, 5))
+
+
+def test_peaks_that_recur_are_one_incident_with_their_count_and_last_step() -> None:
+    view = view_of(spiking())
+    (found,) = view.incidents
+    assert (found.id, found.state, found.text) == ("spike-60", IncidentState.UNSTABLE, "unstable")
+    assert (found.severity, found.main.event.kind, found.last_step) == ("watch", "spike", 180)
+    assert found is view.current_incident
+    assert found.advice == ()
+    assert recurrence(found) == "5 loss spikes up to step 180, one in about 40 steps"
+    assert short(view, found) == recurrence(found)
+    assert ending(found) == f"unstable: {recurrence(found)}; each has returned so far"
+    assert headline(view, found).startswith(f"Unstable: {recurrence(found)}; at worst loss ")
+
+
+def test_a_new_alarm_comes_before_an_unstable_state() -> None:
+    script = spiking()
+    script.add(raised(script, "divergence", "recover divergence-180", incident="divergence-180"))
+    view = view_of(script)
+    assert [i.id for i in view.incidents] == ["spike-60", "divergence-180"]
+    assert view.current_incident is view.incidents[1]
+
+
+def test_an_unstable_state_is_over_when_a_peak_is_long_overdue() -> None:
+    """The seventh peak is due after two mean distances; three more without it end the state."""
+    script = spiking().train(5 * 40)
+    assert view_of(script).incidents[0].state is IncidentState.UNSTABLE
+    view = view_of(script.train(1))
+    assert view.incidents[0].state is IncidentState.RECOVERED
+    assert view.current_incident is None
+
+
+def test_a_recurring_peak_that_has_not_recovered_is_open() -> None:
+    script = spiking()
+    script.add(AnomalyResolved(id="unstable-180", verdict="not recovered"))
+    found = view_of(script).incidents[0]
+    assert [a.event.id for a in found.pending] == ["unstable-180"]
+    assert found.state is IncidentState.WATCHED
 
 
 def test_what_the_autopilot_decided_belongs_to_the_incident() -> None:
