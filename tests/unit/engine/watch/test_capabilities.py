@@ -71,7 +71,7 @@ def test_a_stock_trainer_can_do_all_but_what_its_script_decides() -> None:
         (trainer(is_fsdp_enabled=True), BACKWARDS | SHARDED, "FSDP shards weights"),
         (trainer(arguments={"n_gpu": 2}), BACKWARDS, "DataParallel (2 GPUs in one process)"),
         (trainer(arguments={"sync_ref_model": True}), BACKWARDS, "sync_ref_model changes"),
-        (trainer(Buffering), BACKWARDS, "Buffering generates the data of several steps"),
+        (trainer(Buffering), BACKWARDS, "Buffering generates its data while it trains"),
         (trainer(Inherits), set(), ""),
         (trainer(Inherits, use_vllm=True), BACKWARDS, "vLLM generates with random numbers"),
         (

@@ -64,7 +64,7 @@ def test_each_class_is_described_by_what_it_does(monkeypatch: pytest.MonkeyPatch
     for kind in (GRPOTrainer, Mine, UnslothRLOOTrainer, GoldTrainer):
         said = of_transformers(kind, monkeypatch)
         assert said.startswith(
-            f"no rollback, recover or skip: {kind.__name__} generates the data of several steps"
+            f"no rollback, recover or skip: {kind.__name__} generates its data while it trains"
         )
     for kind in (OtherTrainer, CallingTrainer):
         assert of_transformers(kind, monkeypatch).endswith("no test of fttui trains it")
