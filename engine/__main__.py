@@ -37,6 +37,7 @@ from .run.journal import FrameReader, JournalLocked
 from .run.journal_summary import JournalSummary, summarize_journal
 from .run.processes.marks import EngineMark, ProcessMark, write_mark
 from .run.processes.node_end import record_node_end, recorded_node_end
+from .run.processes.parent import end_with_parent
 from .run.run_dir import RunDirectory, resume_command
 from .telemetry.logs import CallbackHandler, setup_rank_log
 from .train.control.early_stop import EarlyStop, StoppedEarly, WaitingStop
@@ -80,6 +81,8 @@ def main(arguments: list[str] | None = None, logged: Sequence[logging.LogRecord]
         logged: records from before this call, which are written to the log of the run.
     """
     folder, asked = read_arguments(arguments, __doc__)
+    if asked.parent:
+        end_with_parent(asked.parent)
     signals = StopSignals()
     signals.install()
     run = RunDirectory(folder.absolute())

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import subprocess
 from importlib.util import find_spec
+from typing import get_args
 
 from ..config.schema import RunConfig
+from ..config.sections.outward import AlertKind
 from ..run.processes.background import start_in_background
 from ..run.run_dir import RunDirectory
 from .alerts.addresses import has_addresses
@@ -31,7 +33,7 @@ def launch_followers(run: RunDirectory, config: RunConfig) -> None:
         _start(run, tracker, [_TRACKERS, *arguments], f"tracker-{tracker}.log")
     if config.eval.benchmarks.tasks:
         _start(run, "benchmarks", [_BENCHMARKS, folder], "benchmarks.log")
-    if not has_addresses():
+    if not has_addresses() or set(config.alerts.mute) >= set(get_args(AlertKind)):
         return
     if find_spec("apprise") is None:
         log.warning("no messages are sent, because apprise is missing: %s", INSTALL)

@@ -107,7 +107,8 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
             pid=me.pid, started=me.started, identity=me.identity, folder=str(folder)
         )
         write_mark(run.endpoint, endpoint)
-        remember_run(run)
+        if not run.is_side_run:
+            remember_run(run)
         clear_left_over(folder.parent)
         _log.info("serving %s from %s", run.path, folder)
         announced = time.monotonic()

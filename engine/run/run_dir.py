@@ -148,6 +148,17 @@ class RunDirectory:
         return self.path / "profiles"
 
     @property
+    def side_runs(self) -> Path:
+        """The folder of the runs that train the variants of a race on several devices."""
+        return self.path / "race"
+
+    @property
+    def is_side_run(self) -> bool:
+        """Whether it trains variants of a race for the run in whose folder it is."""
+        outer = RunDirectory(self.path.parent.parent)
+        return self.path.parent == outer.side_runs and outer.identity_file.is_file()
+
+    @property
     def data_sample(self) -> Path:
         """The file with the first training records as the model sees them."""
         return self.path / "data_sample.json"

@@ -63,6 +63,8 @@ class EngineArguments:
     accept_changed: frozenset[str]
     paused: bool
     stopped_code: int
+    parent: int = 0
+    """Id of the process with which the engine ends; 0 if it outlives the one that started it."""
 
 
 def read_arguments(
@@ -103,6 +105,14 @@ def read_arguments(
         metavar="N",
         help="exit code if a signal stops the run before its end",
     )
+    parser.add_argument(
+        "--ends-with",
+        dest="parent",
+        type=int,
+        default=0,
+        metavar="PID",
+        help="end at once when the process that started this one has ended",
+    )
     options = parser.parse_args(arguments)
     lr_range = None
     if options.lr_find:
@@ -115,4 +125,5 @@ def read_arguments(
         options.accept_changed,
         options.paused,
         options.stopped_code,
+        options.parent,
     )

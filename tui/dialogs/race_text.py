@@ -15,8 +15,8 @@ from fttui.engine.protocol.usage.cost import spent_of
 from fttui.engine.protocol.usage.tally import UsageTally
 
 from ..text import format as fmt
-from ..text.usage import energy_and_money
-from ..view_model.race.race_state import LOSS, RaceState, mean_of_second_half
+from ..text.usage import energy_and_money, used_words
+from ..view_model.race.race_state import CPU, LOSS, RaceState, mean_of_second_half
 from ..view_model.race.request import PlannedRace
 from ..view_model.race.rounds import Cost, Round, steps_of
 from ..view_model.race.verdict import CONFIDENCE, Difference
@@ -63,10 +63,23 @@ def plan_lines(
         yield f"  {number:>2}  {variant.label}{caution}"
     if len(state.rounds) > 1:
         yield f"rounds: {', '.join(_round_words(state.rounds))}"
+    if state.devices:
+        yield from _device_lines(state)
     kept = f"of {'the best variant' if keep == 'best' else f'variant {keep}'}"
     if keep == "none":
         kept = "from before the first variant"
     yield f"afterwards the run has the state and settings {kept}, and {_AFTERWARDS[state.then]}"
+
+
+def _device_lines(state: RaceState) -> Iterator[str]:
+    """Yield where the variants train, and what the run does meanwhile."""
+    gpus = [one for one in state.devices if one != CPU]
+    parts = [f"GPU {', '.join(gpus)}"] if gpus else []
+    if on_cpu := len(state.devices) - len(gpus):
+        parts.append(f"{on_cpu} at a time on the processor")
+    yield f"side by side on {' and '.join(parts)}, each in an engine of its own"
+    freed = ", with the memory of its GPU released" if gpus else ""
+    yield f"the run is paused meanwhile{freed}; then it trains the steps of the best variant again"
 
 
 def _round_words(rounds: Sequence[Round]) -> Iterator[str]:
@@ -205,9 +218,11 @@ def place_line(state: RaceState) -> str:
 
 def unfinished_lines(state: RaceState, run: str) -> Iterator[str]:
     """Yield that a race of a run has not ended, where it was, and the two ways out."""
+    where = "the settings of that variant are in force"
+    if state.devices and state.running is None:
+        where = "the run is paused at its start, with the settings before it"
     yield (
-        f"a race of {run} ({' '.join(state.words)}) was interrupted {place_line(state)}; the "
-        "settings of that variant are in force"
+        f"a race of {run} ({' '.join(state.words)}) was interrupted {place_line(state)}; {where}"
     )
     yield f"resume it: fttui race {quote(run)} --resume"
     yield f"return the run to its state before the race: fttui race {quote(run)} --cancel"
@@ -221,6 +236,51 @@ def progress_of(
     name = f"{index + 1}/{len(state.variants)} {state.plan[index].label}"
     label = f"{name}  step {step - begun}/{target - begun}  loss {fmt.number(loss)} "
     return ReadingProgress(label=label, done=step - begun, total=target - begun)
+
+
+def side_progress(state: RaceState, index: int, step: int, target: int) -> ReadingProgress:
+    """Return how far the variants are that train side by side.
+
+    Args:
+        state: the race.
+        index: the variant that has trained a step just now.
+        step: that step.
+        target: the last step of the round.
+    """
+    if state.running is not None:
+        label = f"the run trains {state.plan[index].label} again  step {step - state.base_step} "
+        total = target - state.base_step
+        return ReadingProgress(label=label, done=step - state.base_step, total=total)
+    training = [(n, one.at) for n, one in enumerate(state.variants) if one.at is not None]
+    parts = [f"{n + 1} on {state.variants[n].device} +{at - state.base_step}" for n, at in training]
+    done = sum(at - state.base_step for _, at in training)
+    total = len(training) * (target - state.base_step)
+    label = f"of {len(state.variants)} variants: {', '.join(parts)} "
+    return ReadingProgress(label=label, done=done, total=total)
+
+
+def side_lines(state: RaceState, price: Price | None = None) -> Iterator[str]:
+    """Yield what training on several devices adds to the results; nothing without them.
+
+    Args:
+        state: the race, after its end.
+        price: that of the run.
+    """
+    if state.repeated_gap is not None and state.kept is not None:
+        one = state.variants[state.kept]
+        steps = fmt.plural(one.step - state.base_step, "step")
+        device = one.device
+        if state.repeated_gap == 0:
+            yield f"the run trained its {steps} again: every loss is that on {device}, bit by bit"
+        else:
+            yield (
+                f"the run trained its {steps} again: losses and metric differ by up to "
+                f"{state.repeated_gap:.2g} from those on {device}, because the devices or their "
+                "numbers of threads differ"
+            )
+    if state.side_usage.seconds:
+        used = used_words(state.side_usage, price)
+        yield f"beside the run: {used}, which its meter and its budget do not count"
 
 
 def gone_on_line(state: RaceState) -> str:
@@ -264,13 +324,24 @@ def page_lines(
     if race.ended:
         yield from verdict_lines(race)
         yield gone_on_line(race)
+        yield from side_lines(race)
     elif not conducted:
         yield from errors or unfinished_lines(race, state.run_id)
 
 
 def _present(race: RaceState, step: int, conducted: bool, step_s: float | None) -> Iterator[str]:
-    """Yield which variant trains, how far it is, and what is left."""
+    """Yield which variants train, how far they are, and what is left."""
+    for n, variant in enumerate(race.variants):
+        if conducted and variant.at is not None:
+            target = race.rounds[min(variant.rounds, len(race.rounds) - 1)].steps
+            yield (
+                f"now: variant {n + 1}, {race.plan[n].label}, on {variant.device}: step "
+                f"{variant.at - race.base_step} of {target}"
+            )
     if not conducted or race.running is None:
+        return
+    if race.devices:
+        yield f"now: the run trains the steps of {race.plan[race.running].label} again"
         return
     one = race.variants[race.running]
     begun = max(one.step, race.base_step)

@@ -235,6 +235,13 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
             yield Stretch(branches[index], series, -math.inf, ends[index], live=True, lead=lead)
 
 
+def stretches_beside(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
+    """Yield a metric's curves of branches that the history of the run does not have."""
+    for branch in branches:
+        if (series := branch.curves.get(name)) is not None:
+            yield Stretch(branch, series, float(branch.start), math.inf, live=False)
+
+
 def _lead(branches: Sequence[Branch], index: int, name: str) -> Point | None:
     """Return the point of a metric at the step that a branch continues from; None without one."""
     branch = branches[index]

@@ -12,7 +12,7 @@ from fttui.engine.errors import CheckpointError, CommandRejected, ConfigError, F
 from fttui.engine.protocol.commands import Pause
 from fttui.engine.run.processes.marks import read_engine
 from fttui.engine.run.run_dir import RunDirectory, runs_root
-from fttui.engine.run.run_index import find_run
+from fttui.engine.run.run_index import find_run, known_ends
 
 from ...connection.race.planning import plan_race, require_sound
 from ...connection.race.race_file import (
@@ -25,11 +25,14 @@ from ...connection.race.race_file import (
 )
 from ...connection.race.race_process import start_race
 from ...connection.race.race_source import follow_race
+from ...connection.race.side_curves import keep_curves
+from ...connection.race.side_folder import remove_side_runs
 from ...dialogs.race_text import (
     gone_on_line,
     place_line,
     planned_lines,
     progress_of,
+    side_lines,
     table_lines,
     unfinished_lines,
     verdict_lines,
@@ -48,6 +51,7 @@ from ..options import (
     name_and_step,
     say,
 )
+from ..preflight.training_packages import require_training_packages
 
 if TYPE_CHECKING:
     from .conduct import Race
@@ -93,6 +97,12 @@ def add_commands(commands: Commands) -> None:
         help="what the run does afterwards; default: go, or pause if it was paused before; with "
         "--resume as chosen before",
     )
+    parser.add_argument(
+        "--devices",
+        metavar="LIST",
+        help="GPUs that train variants side by side, one variant on each, such as 0,1; cpu is a "
+        "variant on the processor (default: one after another in the engine of the run)",
+    )
     parser.add_argument("--yes", action="store_true", help="start without asking")
     add_resume(parser, "resume an interrupted race")
     parser.add_argument(
@@ -134,6 +144,8 @@ def _race(options: argparse.Namespace) -> int:
     written, known = changed_at(run), read_race(run)
     unfinished = known is not None and not known.ended
     if options.resume or options.cancel:
+        if options.devices:
+            raise ConfigError("--devices cannot change in a race that has begun; leave it out")
         if known is None or not unfinished:
             raise ConfigError(f"{run.id} has no race that was interrupted")
         return _finish(run, known, written, options)
@@ -208,6 +220,7 @@ def _begin(
         return 0
     with race_lock(run):
         _require_unchanged(run, written)
+        remove_side_runs(run)
         driver = _driver(run, planned.checkpoint or "last", options)
         race = _conductor(run, state, driver)
         try:
@@ -226,6 +239,7 @@ def _request(step: str | None, settings: list[str], options: argparse.Namespace)
         halving=not options.no_halving,
         keep=options.keep or "best",
         then=options.then,
+        devices=options.devices,
     )
 
 
@@ -246,7 +260,6 @@ def _driver(run: RunDirectory, checkpoint: str, options: argparse.Namespace) -> 
     Raises:
         FttuiError: it cannot be resumed, or belongs to another user or machine.
     """
-    from ..preflight.training_packages import require_training_packages
     from ..run import resumed
     from .run_driver import RunDriver
 
@@ -277,6 +290,11 @@ def _conductor(run: RunDirectory, state: RaceState, driver: RunDriver) -> Race:
     from .conduct import Race, Telling
 
     progress, finished = _tellers(state)
+    if state.devices:
+        from .side_by_side import race_on_devices
+
+        require_training_packages("fttui race")
+        return race_on_devices(run, state, driver, finished)
     return Race(state, driver, Telling(lambda: store_race(run, state), progress, finished))
 
 
@@ -306,7 +324,10 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
     try:
         race.run()
         kept = _kept(state)
+        if state.devices and (dropped := keep_curves(run, state, kept)):
+            say(f"note: the curves of the {dropped} oldest variants are dropped from the plots")
         race.go_on(kept)
+        remove_side_runs(run)
     except KeyboardInterrupt:
         with suppress(FttuiError, KeyboardInterrupt):
             race.hold()
@@ -320,6 +341,8 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
         error.args = (f"{error} {where} of a race\n{lines}",)
         raise
     for line in (*table_lines(state), *verdict_lines(state), gone_on_line(state)):
+        say(line)
+    for line in side_lines(state, known_ends(run).tally.price):
         say(line)
     return 0
 
@@ -373,5 +396,6 @@ def _take_up(run: RunDirectory, state: RaceState, options: argparse.Namespace) -
     if options.resume:
         return _conduct(run, state, race)
     race.go_on(None)
+    remove_side_runs(run)
     say(gone_on_line(state))
     return 0

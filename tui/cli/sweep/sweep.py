@@ -20,6 +20,7 @@ from fttui.engine.protocol.data.messages import ReadingProgress
 from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
 
+from ...connection.race.devices import parse_devices, require_present, threads_of
 from ...text import format as fmt
 from ...view_model.race.race_state import LOSS
 from ...view_model.sweep.search_space import FORM, Axis, label, parse_space
@@ -29,7 +30,7 @@ from ..data_check.process import ProgressLine
 from ..options import Commands, add_resume, add_runs_dir, say
 from ..preflight.extras import require_package
 from ..preflight.training_packages import require_training_packages
-from .devices import OnDevice, parse_devices, require_present, threads_of
+from .devices import OnDevice
 from .prepare import make_plan, measured, require_valid, time_limit_s, trials_of, whole_only
 from .sweep_folder import SweepFolder, find_sweep, new_sweep_folder
 from .sweep_text import cost_line, plan_lines, result_lines, table_lines, trial_line

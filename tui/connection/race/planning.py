@@ -11,9 +11,10 @@ from fttui.engine.run.checkpoint_store import CheckpointStore
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import known_ends, learning_rate, read_ends, summarize
 
-from ...view_model.race.race_state import EVAL, LOSS, RaceState
+from ...view_model.race.race_state import CPU, EVAL, LOSS, RaceState
 from ...view_model.race.request import PlannedRace, RaceRequest
-from ...view_model.race.rounds import cost_of
+from ...view_model.race.rounds import Cost, MeasuredTimes, cost_of, cost_side_by_side
+from .devices import parse_devices, require_present
 from .measured import measured_times
 
 _STOPS_EARLY = (
@@ -32,6 +33,7 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
     by, why = (wanted.by, "") if wanted.by else _default_metric(run)
     state = RaceState(words=list(wanted.words), steps=wanted.steps, by=by, halving=wanted.halving,
                       keep=wanted.keep)  # fmt: skip
+    state.devices = _devices(run, wanted.devices)
     require_sound(state, wanted.keep)
     _require_metric(run, by)
     before = summarize(run)
@@ -39,7 +41,7 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
     state.then = wanted.then or ("pause" if held else "go")
     checkpoint, start = _start(run, wanted.checkpoint, before.state)
     _require_room(run, start if start is not None else before.step, state)
-    times = measured_times(run, starts=before.state.ended)
+    times = measured_times(run, starts=before.state.ended or bool(state.devices))
     known = known_ends(run)
     notes = [why] if why else []
     notes += [_STOPS_EARLY] if _stops_early(run) else []
@@ -50,10 +52,43 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
         start=f"step {start}" if start is not None else f"the present step (now {before.step})",
         rate=learning_rate(run),
         keep=wanted.keep,
-        cost=cost_of(state.rounds, times, evaluates=by != LOSS),
+        cost=_cost(state, times, started=before.state.ended),
         used=known.used,
         tally=known.tally,
         notes=tuple(notes),
+    )
+
+
+def _devices(run: RunDirectory, text: str | None) -> list[str]:
+    """Return the devices in words such as `0,1`; empty without words.
+
+    Raises:
+        ConfigError: they are not valid or not there, or the run cannot train elsewhere.
+    """
+    from fttui.engine.config.load import read_resolved
+
+    if text is None:
+        return []
+    require_present(found := parse_devices(text, 1, "variant"))
+    if run.identity().script:
+        raise ConfigError(
+            f"--devices {text}: {run.id} is the run of a script, which only that script can train; "
+            "leave out --devices, so that the variants train one after another"
+        )
+    train = read_resolved(run.config).train
+    parse_devices(text, train.devices * train.nodes, "variant")
+    return list(found)
+
+
+def _cost(state: RaceState, times: MeasuredTimes, *, started: bool) -> Cost:
+    """Return the cost; `started` is whether the engine of the run has to be started, too."""
+    evaluates = state.by != LOSS
+    if not state.devices:
+        return cost_of(state.rounds, times, evaluates=evaluates)
+    gpus = [one for one in state.devices if one != CPU]
+    at_once = len(gpus) + (len(gpus) < len(state.devices))
+    return cost_side_by_side(
+        state.rounds, times, len(state.devices), at_once, evaluates=evaluates, started=started
     )
 
 

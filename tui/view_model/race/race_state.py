@@ -15,6 +15,7 @@ import msgspec
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.thresholds import lower_is_better
+from fttui.engine.protocol.usage.amounts import Usage
 
 from .rounds import Round, plan_rounds
 from .variants import Variant, parse_variants
@@ -22,6 +23,8 @@ from .verdict import Difference, paired_difference
 
 EVAL = "eval."
 LOSS = "loss"
+CPU = "cpu"
+"""The name of the processor among devices."""
 After = Literal["go", "pause", "stop"]
 """What the run does after a race: train on, pause, or stop with a checkpoint."""
 
@@ -44,12 +47,20 @@ class VariantState(msgspec.Struct, kw_only=True):
     """Number of steps whose loss was not finite."""
     score: float | None = None
     """The compared metric after its last round; None if it was not finite or is not known."""
+    evaluations: dict[int, dict[str, float]] = {}
+    """The metrics of its evaluations, by step."""
     beaten: bool = False
     """Whether it was dropped after a round because others were better."""
     failed: str = ""
     """Why it could not be trained to the end of a round; empty if it could."""
     remarks: list[str] = []
     """What disturbed it, such as a setting that somebody changed."""
+    place: str = ""
+    """The folder of the side run that has its checkpoint; empty if the run itself has it."""
+    device: str = ""
+    """The device that trains it now, or trained it last, beside others; empty without others."""
+    at: int | None = None
+    """The step that it has reached in its round; None while it does not train beside others."""
 
     @property
     def takes_part(self) -> bool:
@@ -83,6 +94,13 @@ class RaceState(msgspec.Struct, kw_only=True):
     start."""
     ended: bool = False
     """Whether the run continues outside the race."""
+    devices: list[str] = []
+    """The devices that train variants side by side; empty if the run trains one after another."""
+    repeated_gap: float | None = None
+    """Largest difference between the losses of the variant that the run continues with on its side
+    device and in the run, which has trained its steps again; None if it has not."""
+    side_usage: Usage = Usage()
+    """What the side runs have used, which the meter of the run does not count."""
 
     @property
     def plan(self) -> tuple[Variant, ...]:

@@ -33,6 +33,8 @@ class RaceRequest:
     keep: str = "best"
     then: After | None = None
     """What the run does afterwards; None to continue as before."""
+    devices: str | None = None
+    """The devices that train variants side by side, such as `0,1`; None for the run alone."""
 
     @property
     def arguments(self) -> list[str]:
@@ -41,6 +43,7 @@ class RaceRequest:
         found += ["--by", self.by] if self.by else []
         found += [] if self.halving else ["--no-halving"]
         found += ["--then", self.then] if self.then else []
+        found += ["--devices", self.devices] if self.devices else []
         return found
 
 
@@ -81,7 +84,7 @@ def parse_request(words: list[str]) -> RaceRequest:
         name, equals, value = word.partition("=")
         if word == "--no-halving":
             halving = False
-        elif name in ("--steps", "--by", "--keep", "--then"):
+        elif name in ("--steps", "--by", "--keep", "--then", "--devices"):
             options[name] = value if equals else (rest.pop(0) if rest else "")
         elif word.startswith("-"):
             raise ConfigError(f"got {word}, expected settings and options such as: {FORMS}")
@@ -100,4 +103,5 @@ def parse_request(words: list[str]) -> RaceRequest:
         halving=halving,
         keep=options.get("--keep", "best"),
         then=next((one for one in AFTER if one == then), None),
+        devices=options.get("--devices"),
     )

@@ -92,16 +92,69 @@ def cost_of(rounds: Sequence[Round], times: MeasuredTimes, *, evaluates: bool) -
         evaluates: whether each variant is evaluated after each round.
     """
     steps, stretches = steps_of(rounds), sum(one.entrants for one in rounds)
-    each = 2 * (times.checkpoint_s or 0.0)  # one is restored before, and one is written after it
-    each += (times.evaluation_s or 0.0) if evaluates else 0.0
     start = times.start_s or 0.0
+    each = _around_s(times, evaluates=evaluates)
     seconds = None if times.step_s is None else start + steps * times.step_s + stretches * each
+    return _cost(steps, seconds, seconds, stretches + 1, times, evaluates=evaluates)
+
+
+def cost_side_by_side(
+    rounds: Sequence[Round],
+    times: MeasuredTimes,
+    devices: int,
+    at_once: int,
+    *,
+    evaluates: bool,
+    started: bool,
+) -> Cost:
+    """Return the cost of a race on several devices, with the second training of the best variant.
+
+    Args:
+        rounds: the rounds of the race.
+        times: what the run has measured.
+        devices: number of devices, on each of which an engine starts.
+        at_once: number of variants that train as fast as alone; the processor counts as one.
+        evaluates: whether each variant is evaluated after each round.
+        started: whether the engine of the run itself has to be started, too.
+    """
+    longest = rounds[-1].steps
+    steps, start = steps_of(rounds) + longest, times.start_s or 0.0
+    wall = work = None
+    if times.step_s is not None:
+        each = _around_s(times, evaluates=evaluates)
+        before = [0, *(one.steps for one in rounds)]
+        parts = [
+            (one.entrants, (one.steps - start_step) * times.step_s + each)
+            for one, start_step in zip(rounds, before, strict=False)
+        ]
+        again = start * started + longest * times.step_s + each
+        engines = min(devices, rounds[0].entrants)
+        work = engines * start + sum(count * s for count, s in parts) + again
+        wall = start + sum(math.ceil(count / at_once) * s for count, s in parts) + again
+    return _cost(steps, wall, work, 2, times, evaluates=evaluates)
+
+
+def _around_s(times: MeasuredTimes, *, evaluates: bool) -> float:
+    """Return the seconds that a variant takes in a round beside its steps."""
+    around = 2 * (times.checkpoint_s or 0.0)  # one is restored before, and one is written after it
+    return around + ((times.evaluation_s or 0.0) if evaluates else 0.0)
+
+
+def _cost(
+    steps: int,
+    wall_s: float | None,
+    work_s: float | None,
+    kept: int,
+    times: MeasuredTimes,
+    *,
+    evaluates: bool,
+) -> Cost:
+    """Return a cost; `work_s` are the seconds of all engines together, and `kept` checkpoints."""
     size = times.checkpoint_bytes
-    kept = stretches + 1
     parts = {"loading": times.start_s, "checkpoints": times.checkpoint_s}
     parts |= {"evaluations": times.evaluation_s} if evaluates else {}
     unknown = tuple(name for name, seconds_each in parts.items() if seconds_each is None)
     used = None
-    if seconds is not None and times.use_per_s is not None:
-        used = times.use_per_s.scaled(seconds)
-    return Cost(steps, seconds, kept, None if size is None else size * kept, used, unknown)
+    if work_s is not None and times.use_per_s is not None:
+        used = times.use_per_s.scaled(work_s)
+    return Cost(steps, wall_s, kept, None if size is None else size * kept, used, unknown)

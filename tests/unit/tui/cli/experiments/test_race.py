@@ -26,6 +26,8 @@ from fttui.tui.dialogs.race_text import (
     budget_line,
     cost_line,
     plan_lines,
+    side_lines,
+    side_progress,
     table_lines,
     unfinished_lines,
     verdict_lines,
@@ -217,6 +219,9 @@ def test_a_race_that_falls_back_to_the_training_loss_says_why(
         (["--resume"], "no race that was interrupted"),
         (["--cancel"], "no race that was interrupted"),
         ([], "no settings to try"),
+        (["lr=1e-4,2e-4", "--devices", "0,0"], "GPU 0 is there twice; two variants would share"),
+        (["lr=1e-4,2e-4", "--devices", "99"], "there is no GPU 99"),
+        (["lr=1e-4,2e-4", "--devices", "gpu"], "expected GPUs such as 0,1, or cpu"),
         (["momentum=0.1,0.2"], "can change while a run trains (lr, clip, weight_decay, dropout"),
     ],
 )
@@ -245,6 +250,61 @@ def test_another_race_waits_for_the_end_of_an_interrupted_one(
     code, text = said(capsys, run.id, "lr=1e-4,2e-4")
     assert code == 1
     assert "was interrupted" in text
+
+
+def test_the_plan_says_where_variants_train_and_that_the_run_trains_the_best_again() -> None:
+    state = RaceState(words=["lr=1e-4,2e-4"], steps=80, by="loss", devices=["1", "cpu", "cpu"])
+    text = "\n".join(plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400", "best"))
+    assert "side by side on GPU 1 and 2 at a time on the processor" in text
+    assert "with the memory of its GPU released; then it trains the steps of the best" in text
+
+
+def on_devices() -> RaceState:
+    state = raced()
+    state.devices, state.repeated_gap = ["0", "1"], 0.0
+    for n, one in enumerate(state.variants):
+        one.device = f"GPU {n % 2}"
+    state.side_usage = Usage(seconds=120.0, device_s=120.0, energy_j=36_000.0)
+    return state
+
+
+def test_the_results_say_whether_the_second_training_is_equal_and_what_devices_used() -> None:
+    state = on_devices()
+    equal, used = side_lines(state, Price(hour=3.0, currency="EUR"))
+    assert equal == "the run trained its 80 steps again: every loss is that on GPU 1, bit by bit"
+    assert "10 Wh" in used
+    assert "which its meter and its budget do not count" in used
+    state.repeated_gap = 0.0125
+    assert "differ by up to 0.013 from those on GPU 1" in next(side_lines(state))
+    assert list(side_lines(raced())) == []
+
+
+def test_the_progress_names_each_variant_and_its_device() -> None:
+    state = on_devices()
+    state.variants[0].at, state.variants[2].at = 410, 404
+    found = side_progress(state, 0, 410, 440)
+    assert found.label == "of 3 variants: 1 on GPU 0 +10, 3 on GPU 0 +4 "
+    assert (found.done, found.total) == (14, 80)
+    state.running = 1
+    assert side_progress(state, 1, 420, 480).label.startswith(
+        "the run trains lr 2e-4 again  step 20"
+    )
+
+
+def test_an_interrupted_race_on_devices_says_that_the_run_waits_at_its_start() -> None:
+    state = on_devices()
+    state.ended, state.running = False, None
+    text = "\n".join(unfinished_lines(state, "mine"))
+    assert "the run is paused at its start, with the settings before it" in text
+
+
+def test_the_devices_of_a_race_cannot_change(
+    run: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store_race(run, unfinished())
+    code, text = said(capsys, run.id, "--resume", "--devices", "cpu,cpu")
+    assert code == 2
+    assert "--devices cannot change in a race that has begun" in text
 
 
 def test_the_results_are_shown_again(run: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,6 +20,7 @@ def test_arguments_are_read_back_as_the_same_request() -> None:
     for wanted in (
         RaceRequest(("lr=1,2",)),
         RaceRequest(("lr=1,2",), None, 7, "eval.acc", halving=False, keep="2", then="stop"),
+        RaceRequest(("lr=1,2",), devices="0,1"),
     ):
         assert parse_request(wanted.arguments) == wanted
 

@@ -2,7 +2,15 @@ from __future__ import annotations
 
 import pytest
 
-from fttui.tui.view_model.race.rounds import MeasuredTimes, Round, cost_of, plan_rounds, steps_of
+from fttui.engine.protocol.usage.amounts import Usage
+from fttui.tui.view_model.race.rounds import (
+    MeasuredTimes,
+    Round,
+    cost_of,
+    cost_side_by_side,
+    plan_rounds,
+    steps_of,
+)
 
 
 def test_the_better_half_goes_on_and_each_round_is_as_long_as_all_before_it() -> None:
@@ -38,6 +46,22 @@ def test_the_cost_is_made_of_what_was_measured() -> None:
     assert cost_of(rounds, times, evaluates=True).seconds == 200 * 0.5 + 2 * (3 + 2)
     assert cost_of(rounds, times, evaluates=False).seconds == 200 * 0.5 + 2 * 2
     assert cost_of(rounds, times, evaluates=False).bytes == 30
+
+
+def test_side_by_side_costs_less_time_and_the_second_training_of_the_best() -> None:
+    rounds = plan_rounds(4, 80)  # 4 to step 40, 2 to step 80
+    per_s = Usage(seconds=1.0, device_s=1.0)
+    times = MeasuredTimes(0.5, 3.0, 1.0, 10, start_s=8.0, use_per_s=per_s)
+    found = cost_side_by_side(rounds, times, 2, 2, evaluates=True, started=False)
+    assert found.steps == 4 * 40 + 2 * 40 + 80
+    assert found.seconds == 8 + 2 * 25 + 25 + 45  # loading, two pairs, one pair, once more
+    assert found.used == per_s.scaled(2 * 8 + 4 * 25 + 2 * 25 + 45)
+    assert found.checkpoints == 2
+    alone = cost_of(rounds, times, evaluates=True)
+    assert alone.seconds is not None
+    assert found.seconds < alone.seconds
+    on_cpu = cost_side_by_side(rounds, times, 2, 1, evaluates=True, started=True)
+    assert on_cpu.seconds == 8 + 4 * 25 + 2 * 25 + 8 + 45
 
 
 def test_nothing_is_claimed_about_what_was_not_measured() -> None:

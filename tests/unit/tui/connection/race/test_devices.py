@@ -7,7 +7,12 @@ import os
 import pytest
 
 from fttui.engine.errors import ConfigError
-from fttui.tui.cli.sweep.devices import only_visible, parse_devices, require_present, threads_of
+from fttui.tui.connection.race.devices import (
+    only_visible,
+    parse_devices,
+    require_present,
+    threads_of,
+)
 
 
 @pytest.mark.parametrize(
