@@ -49,6 +49,7 @@ WRITERS = {
     "tui/preferences.py": "the state folder of the user",
     "tui/cli/temporary_runs/profile.py": "copies traces to a folder that the user names",
     "tui/connection/race/race_file.py": "truncates its own lock file by descriptor",
+    "tui/connection/race/side_folder.py": "a new run folder, in a run folder checked for links",
     "tui/cli/sweep/sweep_folder.py": "the folder of a sweep, beside the runs",
     "tui/connection/ssh/hosts.py": "the state folder of the user",
 }

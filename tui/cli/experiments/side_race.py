@@ -62,6 +62,7 @@ class SideRace:
         self._waiting: list[int] = []
         self._leaving = threading.Event()
         self._left_out: dict[str, str] = {}
+        self._errors: list[Exception] = []
 
     def run(self) -> None:
         """Train the rounds that are left; end all engines afterwards, also after an interruption.
@@ -70,7 +71,10 @@ class SideRace:
 
         Raises:
             TrainingFailed: the engine could be started on none of the devices.
+            OSError: the state of the race cannot be stored.
         """
+        for one in self._state.variants:  # a race that was killed has left it
+            one.at = None
         try:
             for number, part in enumerate(self._state.rounds):
                 self._waiting = self._state.waiting(number)
@@ -103,6 +107,8 @@ class SideRace:
                 for thread in threads:
                     thread.join(_ENDS_IN_S)
                 raise
+            if self._errors:
+                raise self._errors[0]
 
     def _own_waiting(self, lane: Lane) -> int:
         """Return the number of waiting variants whose checkpoints a device has."""
@@ -110,11 +116,18 @@ class SideRace:
 
     def _leave(self) -> None:
         self._leaving.set()
-        for lane in self._lanes:
+        for lane in list(self._lanes):
             lane.end(for_good=True)
 
     def _work(self, lane: Lane, target: int) -> None:
-        """Train waiting variants on one device until none is left."""
+        """Train waiting variants on one device; keep an error for the thread of the caller."""
+        try:
+            self._train_waiting(lane, target)
+        except Exception as error:  # noqa: BLE001  # raised there
+            self._errors.append(error)
+            self._leaving.set()
+
+    def _train_waiting(self, lane: Lane, target: int) -> None:
         while (index := self._take(lane)) is not None:
             variant = self._state.variants[index]
             try:

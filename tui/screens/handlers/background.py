@@ -22,7 +22,7 @@ from ...connection.run_list import RunListing, read_other_run
 from ...view_model.app_state import OtherRun
 from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
 from ...view_model.history.ranking import MOST_RUNS
-from ...view_model.race.side_curve import MOST_CURVES, branch_of
+from ...view_model.race.side_curve import branch_of
 from ..incident_page import IncidentPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
@@ -74,14 +74,16 @@ def load_side_curves(app: AppBase) -> None:
         )
 
 
-async def _load_side_curves(app: AppBase, run: RunDirectory) -> None:
+async def _load_side_curves(app: AppBase, folder: RunDirectory) -> None:
     try:
-        curves = await asyncio.to_thread(read_curves, run)
+        curves = await asyncio.to_thread(read_curves, folder)
     except FttuiError as error:
         app.tell(str(error), title="race")
         return
-    if len(curves) != len(app.state.beside) or len(curves) == MOST_CURVES:
-        app.state = replace(app.state, beside=tuple(map(branch_of, curves)))
+    if curves or app.state.beside:
+        value_at = app.state.run.live_value
+        beside = tuple(branch_of(one, value_at) for one in curves)
+        app.state = replace(app.state, beside=beside)
         app.redraw()
 
 

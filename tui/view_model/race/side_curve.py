@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -46,14 +47,25 @@ def curves_of(state: RaceState, kept: int | None) -> list[SideCurve]:
     ]
 
 
-def branch_of(curve: SideCurve) -> Branch:
-    """Return a curve as a branch of a run that no weights descend from."""
+def branch_of(
+    curve: SideCurve, value_at: Callable[[str, float], float | None] = lambda name, step: None
+) -> Branch:
+    """Return a curve as a branch of a run that no weights descend from.
+
+    Args:
+        curve: the curve.
+        value_at: returns the value of a curve of the run at a step, from which the smoothed losses
+            begin; None if it has none.
+    """
     steps = sorted(curve.losses)
-    values = [curve.losses[step] for step in steps]
-    found: dict[str, Series] = {"loss": Series().extend(steps, values)}
+    loss = Series().extend(steps, [curve.losses[step] for step in steps])
+    found = {"loss": loss}
     for beta in SMOOTHINGS:
-        series = Series().extend(steps, values)
-        found[smoothed(beta)] = Series().extend(steps, SmoothedSeries(beta).run(series.ys)[1])
+        name = smoothed(beta)
+        seed = value_at(name, curve.start)
+        known = seed is not None and math.isfinite(seed)
+        average = SmoothedSeries(beta, seed or 0.0, 1.0) if known else SmoothedSeries(beta)
+        found[name] = Series().extend(steps, average.run(loss.ys)[1])
     for step, metrics in sorted(curve.evaluations.items()):
         _add(found, step, metrics)
     return Branch(timeline=0, start=curve.start, curves=found)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -13,6 +14,7 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrackingConfig,
 )
+from fttui.engine.config.sections.outward import AlertKind, AlertsConfig
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers import launch, restarting
@@ -95,6 +97,10 @@ def test_each_tracker_gets_one_process_and_messages_need_an_address(
     launch.launch_followers(new_run(tmp_path), msgspec.structs.replace(config, trackers=[]))
     assert started == [["alerts.log", "alerts", launch._ALERTS]]
     started.clear()
+    muted = AlertsConfig(mute=list(get_args(AlertKind)))
+    quiet = msgspec.structs.replace(config, trackers=[], alerts=muted)
+    launch.launch_followers(new_run(tmp_path), quiet)
+    assert started == []
     monkeypatch.setattr(launch, "has_addresses", lambda: False)
     measured = msgspec.structs.replace(
         config, trackers=[], eval=EvalConfig(benchmarks=BenchmarksConfig(tasks=["words"]))

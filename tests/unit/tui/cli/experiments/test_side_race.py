@@ -102,7 +102,7 @@ def serial(words: Sequence[str] = WORDS, steps: int = 80) -> RaceState:
 
 
 def test_devices_find_what_the_run_alone_finds() -> None:
-    state, others = begun(), {}
+    state, others = begun(), dict[str, Model]()
     devices = [Device(n, state, others) for n in (0, 1)]
     SideRace(state, devices, telling()).run()
     want = serial()
@@ -116,14 +116,14 @@ def test_devices_find_what_the_run_alone_finds() -> None:
 
 def test_two_variants_train_at_the_same_time() -> None:
     together = threading.Barrier(2, timeout=10)
-    state, others = begun(["lr=1e-3,3e-3"], steps=30), {}
+    state, others = begun(["lr=1e-3,3e-3"], steps=30), dict[str, Model]()
     devices = [Device(n, state, others, meet=together.wait) for n in (0, 1)]
     SideRace(state, devices, telling()).run()
     assert sorted(one.device for one in state.variants) == ["GPU 0", "GPU 1"]
 
 
 def test_a_lost_engine_loses_its_variant_only_and_another_engine_starts() -> None:
-    state, others = begun(), {}
+    state, others = begun(), dict[str, Model]()
     device = Device(0, state, others, lost_at="0.009")
     SideRace(state, [device], telling()).run()
     assert [bool(one.failed) for one in state.variants] == [False, False, True, False, False]
@@ -134,7 +134,7 @@ def test_a_lost_engine_loses_its_variant_only_and_another_engine_starts() -> Non
 
 
 def test_a_device_without_an_engine_is_left_out() -> None:
-    state, others = begun(), {}
+    state, others = begun(), dict[str, Model]()
     left: list[tuple[str, str]] = []
     known = threading.Event()
 
@@ -154,15 +154,27 @@ def test_a_device_without_an_engine_is_left_out() -> None:
 
 
 def test_a_race_without_any_engine_ends_with_the_reasons() -> None:
-    state, others = begun(), {}
+    state, others = begun(), dict[str, Model]()
     devices = [Device(n, state, others, broken=True) for n in (0, 1)]
     with pytest.raises(TrainingFailed, match="GPU 0: out of memory"):
         SideRace(state, devices, telling()).run()
     assert all(one.rounds == 0 and not one.failed for one in state.variants)
 
 
+def test_an_error_on_a_thread_ends_the_race_and_its_engines() -> None:
+    state, others = begun(), dict[str, Model]()
+
+    def full(_: int) -> None:
+        raise OSError("no space left")
+
+    devices = [Device(n, state, others) for n in (0, 1)]
+    with pytest.raises(OSError, match="no space left"):
+        SideRace(state, devices, telling(full)).run()
+    assert all(one.closed for one in devices)
+
+
 def test_an_interrupted_race_continues_with_what_its_rounds_have_found() -> None:
-    state, others = begun(), {}
+    state, others = begun(), dict[str, Model]()
     race: list[SideRace] = []
 
     def interrupt(_: int) -> None:

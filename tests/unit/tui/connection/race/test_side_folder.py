@@ -118,6 +118,8 @@ def test_the_curves_of_the_others_are_kept(run: RunDirectory) -> None:
     assert branch.curves["loss"].ys.tolist() == [2.0, 1.5, 1.25]
     assert branch.curves["eval.loss"].last == (7.0, 1.0)
     assert branch.curves["loss~0.98"].xs.tolist() == [5, 6, 7]
+    joined = branch_of(curve, lambda name, step: 4.0 if (name, step) == ("loss~0.9", 4) else None)
+    assert joined.curves["loss~0.9"].ys[0] == pytest.approx(0.9 * 4.0 + 0.1 * 2.0)
     keep_curves(run, raced(), None)
     assert len(read_curves(run)) == 2
 
