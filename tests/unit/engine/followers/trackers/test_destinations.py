@@ -14,7 +14,7 @@ from fttui.engine.config.schema import (
     RunConfig,
     TrackingConfig,
 )
-from fttui.engine.config.sections.outward import AlertKind, AlertsConfig
+from fttui.engine.config.sections.outward import AlertKind
 from fttui.engine.core.lr_range import LrRange
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers import launch, restarting
