@@ -32,7 +32,8 @@ def import_training(task: str, proceed: Callable[[], bool] = lambda: True) -> No
     from .patches import compile_deferred
 
     keep_model_list()
-    with compile_deferred(), imported_on_use("datasets"), imported_on_call("scipy.optimize"):
+    optimize = imported_on_call("scipy.optimize", by="transformers")
+    with compile_deferred(), imported_on_use("datasets"), optimize:
         for part in (*_AFTER_TORCH, "fttui.engine.train.session"):
             if not proceed():
                 return
@@ -52,16 +53,21 @@ def imported_on_use(name: str) -> AbstractContextManager[None]:
     return _deferred(name, _ImportedOnUse)
 
 
-def imported_on_call(name: str) -> AbstractContextManager[None]:
+def imported_on_call(name: str, *, by: str) -> AbstractContextManager[None]:
     """Within the block, let `from NAME import …` give functions that import it when called.
 
     transformers imports scipy.optimize for the losses of object detection, which no run computes.
+
+    Args:
+        name: the module.
+        by: the package that gets such functions. Others, such as scipy's own, may import classes or
+            submodules and therefore get the module itself.
     """
-    return _deferred(name, _ImportedOnCall)
+    return _deferred(name, lambda name, spec: _ImportedOnCall(name, spec, by))
 
 
 @contextmanager
-def _deferred(name: str, kind: type[_ImportedOnUse]) -> Iterator[None]:
+def _deferred(name: str, kind: Callable[[str, ModuleSpec], _ImportedOnUse]) -> Iterator[None]:
     spec = None
     with suppress(ModuleNotFoundError):  # of the package that has the module
         spec = None if name in sys.modules else find_spec(name)
@@ -93,9 +99,16 @@ class _ImportedOnUse(ModuleType):
 
 
 class _ImportedOnCall(_ImportedOnUse):
-    """Has functions of any name, which import the module of its name when they are called."""
+    """Has functions of any name for one package, which import the module when they are called."""
+
+    def __init__(self, name: str, spec: ModuleSpec, by: str) -> None:
+        super().__init__(name, spec)
+        self.__by = by
 
     def __getattr__(self, attribute: str) -> Any:
+        reader = sys._getframe(1).f_globals.get("__name__", "")
+        if reader.partition(".")[0] != self.__by:
+            return super().__getattr__(attribute)
         if attribute.startswith("__"):
             raise AttributeError(attribute)
 

@@ -31,13 +31,18 @@ Structure = dict[frozenset[str], dict[str, set[str]]]
 """Exported names by module, for each set of packages that the modules need."""
 
 
+Parts = list[tuple[list[str], dict[str, list[str]]]]
+"""For each set of needed packages, the exported names by module."""
+
+
 class KeptStructure(msgspec.Struct, frozen=True):
     """The content of the cache."""
 
     stamp: str
     """Hash of the names, sizes and times of the files that it was read from."""
-    parts: list[tuple[list[str], dict[str, list[str]]]]
-    """For each set of needed packages, the exported names by module."""
+    parts: Parts
+    digest: str
+    """Hash of `parts`, by which a damaged file is noticed."""
 
 
 def cache_file() -> Path:
@@ -115,22 +120,43 @@ def kept_structure(models: Path, read: Callable[[], Structure]) -> Structure:
     stamp, newest_ns = _stamp(models)
     with suppress(OSError, RuntimeError, msgspec.MsgspecError):
         kept = msgspec.json.decode(cache_file().read_bytes(), type=KeptStructure)
-        if kept.stamp == stamp:
+        if kept.stamp == stamp and kept.digest == _digest(kept.parts):
             return {
                 frozenset(needed): {name: set(exported) for name, exported in modules.items()}
                 for needed, modules in kept.parts
             }
     found = read()
-    parts = [
-        (sorted(needed), {name: sorted(exported) for name, exported in modules.items()})
-        for needed, modules in found.items()
-    ]
-    with suppress(OSError, RuntimeError, msgspec.MsgspecError):
-        if time.time_ns() - newest_ns > SETTLED_NS:
+    settled = time.time_ns() - newest_ns > SETTLED_NS
+    if settled and (parts := _parts_of(found)) is not None:
+        with suppress(OSError, RuntimeError):
             file = cache_file()
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(file, msgspec.json.encode(KeptStructure(stamp, parts)))
+            kept = KeptStructure(stamp, parts, _digest(parts))
+            write_atomically(file, msgspec.json.encode(kept))
     return found
+
+
+def _parts_of(found: Any) -> Parts | None:
+    """Return a structure as it is kept; None if another version of transformers has another form.
+
+    Such a structure is used as it is and read again at the next start.
+    """
+    try:
+        parts = [
+            (sorted(needed), {name: sorted(exported) for name, exported in modules.items()})
+            for needed, modules in found.items()
+        ]
+        read = {
+            frozenset(needed): {name: set(exported) for name, exported in modules.items()}
+            for needed, modules in msgspec.convert(parts, Parts)
+        }
+    except (AttributeError, TypeError, msgspec.ValidationError):
+        return None
+    return parts if read == found else None
+
+
+def _digest(parts: Parts) -> str:
+    return sha256(msgspec.json.encode(parts)).hexdigest()
 
 
 def _stamp(models: Path) -> tuple[str, int]:

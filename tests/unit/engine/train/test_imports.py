@@ -75,10 +75,24 @@ print("trl" in sys.modules, "datasets" in sys.modules, "scipy.optimize" in sys.m
 
 def test_a_function_imports_its_module_when_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
-    with imported_on_call("colorsys"), imported_on_call("fttui_no_such_package.part"):
+    missing = imported_on_call("fttui_no_such_package.part", by="tests")
+    with imported_on_call("colorsys", by="tests"), missing:
         from colorsys import rgb_to_hsv
 
         assert "rgb_to_hsv" not in vars(sys.modules["colorsys"])
     assert "colorsys" not in sys.modules
     assert rgb_to_hsv(0, 0, 1)[2] == 1
     assert "colorsys" in sys.modules
+
+
+def test_other_packages_get_the_module_itself_with_its_classes_and_submodules() -> None:
+    """A library of the environment may import scipy.stats, which needs classes of it."""
+    code = """
+from fttui.engine.train.imports import imported_on_call
+with imported_on_call("scipy.optimize", by="transformers"):
+    import scipy.stats
+    from scipy.optimize._linesearch import line_search_wolfe2
+print(scipy.optimize.OptimizeResult.__mro__[1] is not object)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True\n"

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,15 +40,17 @@ def test_unchanged_files_are_not_read_again(models: Path) -> None:
     assert list(found) == list(LISTED)
 
 
-@pytest.mark.parametrize("change", ["content", "a new file", "damage"])
+@pytest.mark.parametrize("change", ["content", "a new file", "damage", "a changed letter"])
 def test_a_change_is_noticed(models: Path, change: str) -> None:
     kept_structure(models, lambda: LISTED)
     if change == "content":
         (models / "llama" / "modeling_llama.py").write_text("__all__ = ['Other']")
     elif change == "a new file":
         (models / "llama" / "processing_llama.py").touch()
-    else:
+    elif change == "damage":
         cache_file().write_bytes(b'{"stamp": 3')
+    else:
+        cache_file().write_bytes(cache_file().read_bytes().replace(b"LlamaModel", b"LlbmaModel"))
     other: Structure = {frozenset(): {"other": {"Other"}}}
     assert kept_structure(models, lambda: other) == other
 
@@ -55,6 +58,22 @@ def test_a_change_is_noticed(models: Path, change: str) -> None:
 def test_files_that_may_still_change_are_not_kept(models: Path) -> None:
     (models / "llama" / "modeling_llama.py").touch()
     kept_structure(models, lambda: LISTED)
+    assert not cache_file().exists()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {("torch", None): {"a": {"A"}}},
+        {frozenset(): {"a": ["A"]}},
+        {frozenset(): {"a": {1, 2}}},
+        {"a": 1},
+    ],
+)
+def test_a_form_that_is_not_known_is_returned_as_it_is(models: Path, other: Any) -> None:
+    """It is the one of another version of transformers."""
+    assert kept_structure(models, lambda: other) == other
+    assert kept_structure(models, lambda: other) == other
     assert not cache_file().exists()
 
 
