@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ from ...connection.race.race_file import (
     read_race,
     store_race,
 )
-from ...connection.race.race_process import start_race
+from ...connection.race.race_process import RACE_LOG, last_words, start_race
 from ...connection.race.race_source import follow_race
 from ...connection.race.side_curves import keep_curves
 from ...connection.race.side_folder import remove_side_runs
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
     from .run_driver import RunDriver, TrainedSteps
 
 _ENGINE_STARTS_IN_S = 180.0
+_BEGINS_IN_S, _LOOK_S = 20.0, 0.1
+"""Seconds in which a detached race has begun, and between two looks whether it has."""
 
 
 def add_commands(commands: Commands) -> None:
@@ -174,11 +177,47 @@ def _beside(
         for line in follow_race(run):
             say(line)
         return 0
+    _start_detached(run, step, settings, options)
+    return 0
+
+
+def _start_detached(
+    run: RunDirectory, step: str | None, settings: list[str], options: argparse.Namespace
+) -> None:
+    """Start a process that runs a race, and wait until it has begun.
+
+    Raises:
+        FttuiError: nobody has confirmed the race, another one is running or unfinished, or the
+            process has ended with an error.
+    """
     if not options.yes:
         raise ConfigError("got --detach without --yes; a detached race can ask nobody, add --yes")
-    take = ["--take"] * options.take
-    start_race(run, step, [*_request(step, settings, options).arguments, "--yes", *take])
-    return 0
+    if not (settings or options.resume or options.cancel):
+        raise ConfigError(f"no settings to try on {run.id}; for example: lr=1e-4,2e-4")
+    if conducted_by(run) is not None:  # it writes the log that the new process would begin anew
+        raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
+    process = start_race(run, step, _detached_arguments(step, settings, options))
+    last = time.monotonic() + _BEGINS_IN_S
+    while process.poll() is None and conducted_by(run) is None and time.monotonic() < last:
+        time.sleep(_LOOK_S)
+    if process.poll() is None and conducted_by(run) is None:
+        say(f"the race has not begun within {_BEGINS_IN_S:g} s; look at {run.path}/{RACE_LOG}")
+    if process.poll():
+        said = "\n".join(last_words(run)).removeprefix("fttui: ")
+        raise FttuiError(said or f"the race ended with exit code {process.returncode}")
+
+
+def _detached_arguments(
+    step: str | None, settings: list[str], options: argparse.Namespace
+) -> list[str]:
+    """Return the arguments after the run with which another process does what was asked for."""
+    given = [f"--{name}" for name in ("resume", "cancel", "take") if getattr(options, name)]
+    given += [f"--accept-changed={options.accept_changed}"] if options.accept_changed else []
+    given += [f"--trust-code={options.trust_code}"] if options.trust_code else []
+    if not (options.resume or options.cancel):
+        return [*_request(step, settings, options).arguments, "--yes", *given]
+    chosen = {"--keep": options.keep, "--then": options.then}
+    return [*given, *(word for name, value in chosen.items() if value for word in (name, value))]
 
 
 def _split(words: list[str]) -> tuple[str | None, list[str]]:

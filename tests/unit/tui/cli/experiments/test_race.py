@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.usage.amounts import Budget, Price, Usage
 from fttui.engine.protocol.usage.tally import UsageTally
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.cli.experiments import race as race_module
 from fttui.tui.cli.main import main
 from fttui.tui.cli.run import tell_of_race
 from fttui.tui.connection.race.planning import plan_race
@@ -427,3 +429,67 @@ def test_what_a_race_keeps_is_known_when_it_goes_on(
 def test_a_planned_race_stores_what_it_keeps(run: RunDirectory) -> None:
     wanted = RaceRequest(words=("lr=1e-4,2e-4",), steps=5, keep="none")
     assert plan_race(run, wanted).state.keep == "none"
+
+
+class Detached:
+    """Stands for the process that was started to run a race."""
+
+    def __init__(self, code: int | None, run: RunDirectory, said: str) -> None:
+        self.returncode = code
+        run.logs.mkdir(exist_ok=True)
+        (run.logs / "race.log").write_text(said)
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+
+@pytest.mark.parametrize(
+    ("words", "arguments"),
+    [
+        (["lr=x0.5", "--take"], ["lr=x0.5", "--steps", "100", "--keep", "best", "--yes", "--take"]),
+        (
+            ["--resume", "--keep", "2", "--accept-changed", "data"],
+            ["--resume", "--accept-changed=data", "--keep", "2"],
+        ),
+        (["--cancel"], ["--cancel"]),
+    ],
+)
+def test_a_detached_process_does_what_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], arguments: list[str]
+) -> None:
+    run = make_run(tmp_path)
+    started: list[list[str]] = []
+
+    def start(run: RunDirectory, step: str | None, given: list[str]) -> Detached:
+        started.append(given)
+        return Detached(0, run, "")
+
+    monkeypatch.setattr(race_module, "start_race", start)
+    line = ["race", run.id, *words, "--detach", "--yes", "--runs-dir", str(tmp_path)]
+    assert main(line) == 0
+    assert started == [arguments]
+
+
+def test_a_detached_race_that_cannot_begin_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+
+    def start(run: RunDirectory, *_: Any) -> Detached:
+        return Detached(2, run, "fttui: no room for this race\n")
+
+    monkeypatch.setattr(race_module, "start_race", start)
+    line = ["race", run.id, "lr=x0.5", "--detach", "--yes", "--runs-dir", str(tmp_path)]
+    assert main(line) != 0
+    assert "fttui: no room for this race" in capsys.readouterr().err
+
+
+def test_a_detached_race_leaves_the_log_of_a_running_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = make_run(tmp_path)
+    monkeypatch.setattr(race_module, "start_race", lambda *_: pytest.fail("it was started"))
+    line = ["race", run.id, "lr=x0.5", "--detach", "--yes", "--runs-dir", str(tmp_path)]
+    with race_lock(run):
+        assert main(line) != 0
+    assert "another process is running a race" in capsys.readouterr().err
