@@ -49,9 +49,9 @@ def start_bench(
 def _start(
     run: RunDirectory, command: str, checkpoint: str | None, arguments: Sequence[str], file: str
 ) -> subprocess.Popen[bytes]:
-    with run.open() as folder:
+    with run.open() as folder:  # appended, so that an earlier process leaves no gap of zeros in it
         folder.make_folder("logs")
-        opened = folder.open_file(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        opened = folder.open_file(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND)
     start = f"{run.path}@{checkpoint}" if checkpoint else str(run.path)
     words = [sys.executable, "-m", "fttui.tui", command, start, *arguments]
     with os.fdopen(opened, "wb") as log:

@@ -173,19 +173,21 @@ async def _read_others(app: AppBase, chosen: list[RunListing], marked: int) -> N
     """
     others: list[OtherRun] = []
     faults: list[str] = []
+    opened = False
     for number, item in enumerate(chosen, 1):
         try:
             others.append(await read_other_run(Path(item.summary.path)))
         except (FttuiError, OSError) as error:
             faults.append(f"{item.summary.id}: {error}")
         left = len(chosen) - number
-        if others and (not left or number == 1 or number % READ_AT_ONCE == 0):
+        if others and (not left or not opened or number % READ_AT_ONCE == 0):
             left_out = marked - len(others) - left
             app.state = replace(
                 app.state, others=tuple(others), left_out=left_out, reading_runs=left
             )
-            if number == 1 or len(others) == 1:
+            if not opened:
                 app.go("compare")
+                opened = True
             app.redraw()
     if faults:
         more = f" (and {len(faults) - 1} more)" if faults[1:] else ""

@@ -61,25 +61,28 @@ async def test_marked_runs_beyond_the_signs_are_told(
     assert all(part in text for part, text in zip(told, heard, strict=True))
 
 
+@pytest.mark.parametrize("gone", [0, 1, 2])
 async def test_a_run_that_cannot_be_read_leaves_the_others_in(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, gone: int
 ) -> None:
     async def read(path: Path) -> OtherRun:
-        if path.name == "r1":
+        if path.name == f"r{gone}":
             raise NoSuchRun("gone")
         return _other(1)
 
     monkeypatch.setattr(background, "read_other_run", read)
     heard: list[str] = []
+    opened: list[str] = []
     app: Any = SimpleNamespace(
         state=AppState(),
         tell=lambda text, **_: heard.append(text),
-        go=lambda mode: None,
+        go=opened.append,
         redraw=lambda: None,
     )
     await background._compare_runs(app, [_listing(n) for n in range(3)])
     assert (len(app.state.others), app.state.left_out) == (2, 1)
-    assert heard == ["the run cannot be read: r1: gone"]
+    assert heard == [f"the run cannot be read: r{gone}: gone"]
+    assert opened == ["compare"]
 
 
 def _listing(number: int) -> RunListing:
