@@ -44,8 +44,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def run(trained: Path, tmp_path: Path) -> Iterator[RunDirectory]:
+def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunDirectory]:
     """A copy of the run, of which no process is left after the test."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # other numbers of threads round differently
     (name,) = [file.parent.name for file in trained.glob("*/run.json")]
     shutil.copytree(trained / name, tmp_path / "runs" / name)
     run = RunDirectory(tmp_path / "runs" / name)

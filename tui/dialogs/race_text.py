@@ -275,8 +275,8 @@ def side_lines(state: RaceState, price: Price | None = None) -> Iterator[str]:
         else:
             yield (
                 f"the run trained its {steps} again: losses and metric differ by up to "
-                f"{state.repeated_gap:.2g} from those on {device}, because the devices or their "
-                "numbers of threads differ"
+                f"{state.repeated_gap:.2g} from those on {device}; other devices and other "
+                "numbers of threads round differently"
             )
     if state.side_usage.seconds:
         used = used_words(state.side_usage, price)

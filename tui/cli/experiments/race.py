@@ -238,7 +238,8 @@ def _show(run: RunDirectory, known: RaceState | None) -> int:
         raise ConfigError(
             f"no settings to try on {run.id}; for example: fttui race {run.id} lr=1e-4,2e-4"
         )
-    for line in (*table_lines(known), *verdict_lines(known)):
+    price = known_ends(run).tally.price
+    for line in (*table_lines(known), *verdict_lines(known), *side_lines(known, price)):
         say(line)
     return 0
 
