@@ -11,11 +11,15 @@ the main threads that the start depends on: those of the command and of its chec
 that of the engine. `idle` is the wall time without it, and so at least what the same start takes
 on idle processors; the waiting of compute threads is still in it. The processor time is that of all
 processes of the start together.
+
+Before, the modules of each source tree are compiled, as pip does when it installs them: in a new
+checkout, or with PYTHONDONTWRITEBYTECODE, every process would compile all that it imports.
 """
 
 from __future__ import annotations
 
 import argparse
+import compileall
 import ctypes
 import os
 import pty
@@ -168,11 +172,15 @@ def sources(revision: str, folder: Path) -> Path:
 
 
 def importable(tree: Path, path: Path) -> Path:
-    """Make a folder in which the packages of a source tree have the names they are imported by."""
+    """Make a folder in which the packages of a source tree have the names they are imported by.
+
+    Their modules are compiled.
+    """
     (path / "fttui").mkdir(parents=True)
     for file in (tree / "engine" / "library").iterdir():
         (path / "fttui" / file.name).symlink_to(file)
     for name in ("engine", "tui"):
+        compileall.compile_dir(tree / name, quiet=1)
         (path / "fttui" / name).symlink_to(tree / name)
     return path
 

@@ -27,7 +27,7 @@ from fttui.engine.errors import ModelError
 from fttui.engine.model.load import LoadedModel, load_model
 from fttui.engine.model.new_tokens import add_rows
 from fttui.engine.model.progress import ignore_progress
-from fttui.engine.model.tokenizer import add_special_tokens
+from fttui.engine.model.tokenizer import add_special_tokens, read_tokenizer
 
 from ....support.tiny import byte_tokenizer
 
@@ -233,3 +233,15 @@ def test_a_word_of_the_vocabulary_becomes_special_under_its_id() -> None:
     assert tokenizer.get_vocab() == before | {"<tool>": KNOWN}
     ids = tokenizer("aA<tool>b", add_special_tokens=False)["input_ids"]
     assert ids == [before["a"], before["A"], KNOWN, before["b"]]
+
+
+def test_no_vocabulary_is_listed_without_new_tokens(
+    tmp_path: Path, configured: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    config = configured(tmp_path)
+    monkeypatch.setattr(type(tokenizer), "get_vocab", lambda _: pytest.fail("listed"))
+    found = read_tokenizer(str(tmp_path), config.model, config.data)
+    assert (found.new_tokens, found.known) == ({}, ())
+    assert found.tokenizer("a b")["input_ids"] == tokenizer("a b")["input_ids"]
