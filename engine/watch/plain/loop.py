@@ -147,7 +147,14 @@ class PlainRun(LoopRun):
         self._forward_passed |= model.training and torch.is_grad_enabled()
 
     def _note_output(self, model: nn.Module, _: Any, output: Any) -> None:
-        """Keep the loss in an output of a model of transformers, which computes it from labels."""
+        """Keep the loss in an output of a model of transformers, which computes it from labels.
+
+        Outputs outside of a step, such as after the end of the watching, belong to no update.
+        """
+        if self._in_step:
+            self._shield.call(lambda: self._keep_loss(model, output), None)
+
+    def _keep_loss(self, model: nn.Module, output: Any) -> None:
         loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
         if model.training and torch.is_tensor(loss) and loss.requires_grad and loss.numel() == 1:
             self._returned.append(loss.detach().float().reshape(()))

@@ -121,7 +121,7 @@ def _table(pairs: list[ValuePair]) -> list[str]:
 def _losses(found: LossComparison) -> str:
     """Return how the losses of the common steps compare, as one line."""
     if not found.common_steps:
-        return "losses: no step that both have trained"
+        return "losses: no step that both have trained and whose loss is reported"
     common = fmt.plural(found.common_steps, "common step")
     if found.equal:
         return f"losses: equal to the last bit in all {common}"

@@ -190,11 +190,14 @@ def compare_losses(
 
     Args:
         one: the steps of the first run.
-        other: the steps of the second run.
+        other: the steps of the second run; those of which neither run reports a loss are left out.
         unpaired: what makes the batches of the same step differ; empty if they are the same.
     """
-    common = sorted(one.steps.keys() & other.steps.keys())
-    pairs = {step: (one.steps[step].loss_or_nan, other.steps[step].loss_or_nan) for step in common}
+    both = sorted(one.steps.keys() & other.steps.keys())
+    events = {step: (one.steps[step], other.steps[step]) for step in both}
+    # A script may report no loss. Steps of which neither run has one say nothing about them.
+    common = [s for s, pair in events.items() if any(e.loss is not None for e in pair)]
+    pairs = {step: (events[step][0].loss_or_nan, events[step][1].loss_or_nan) for step in common}
     different = (step for step, (a, b) in pairs.items() if a != b and not (a != a and b != b))
     first = next(different, None)
     finite = {s: (a, b) for s, (a, b) in pairs.items() if abs(a) < float("inf") > abs(b)}

@@ -52,7 +52,7 @@ class RankedRun:
     id: str
     run: RunView
     settings: str
-    """The settings in which the runs differ, such as `train.lr 1e-4`."""
+    """The settings in which the runs differ, such as `lr 1e-4 · r 16`."""
     value: float | None
     """What it is ranked by; None if it has no value."""
     place: int

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -9,12 +10,13 @@ from fttui.tui.view_model.history.comparison import ComparedRun, ValuePair, comp
 from fttui.tui.view_model.history.surviving import Change, SurvivingTimeline
 
 
-def timeline(losses: list[float], changes: tuple[Change, ...] = ()) -> SurvivingTimeline:
+def timeline(losses: Sequence[float | None], changes: tuple[Change, ...] = ()) -> SurvivingTimeline:
     steps = {n: StepFinished(loss=loss, step_s=0.5) for n, loss in enumerate(losses, 1)}
-    return SurvivingTimeline(steps, {len(losses): {"loss": losses[-1]}}, changes, 0, ())
+    evaluated = {} if losses[-1] is None else {len(losses): {"loss": losses[-1]}}
+    return SurvivingTimeline(steps, evaluated, changes, 0, ())
 
 
-def facts(losses: list[float], *changes: Change, **settings: str) -> ComparedRun:
+def facts(losses: Sequence[float | None], *changes: Change, **settings: str) -> ComparedRun:
     return ComparedRun(settings, timeline(losses, changes), "finished", 100)
 
 
@@ -42,6 +44,13 @@ def test_interventions_of_both_are_counted_and_those_of_one_are_listed() -> None
     assert (found.both, found.only_one, found.only_other) == (
         1, ["step 4: skip 2"], ["step 5: skip 2"],
     )  # fmt: skip
+
+
+def test_runs_whose_scripts_report_no_loss_are_not_called_equal() -> None:
+    found = compare_runs(facts([None, None]), facts([None, None])).losses
+    assert (found.equal, found.common_steps) == (False, 0)
+    found = compare_runs(facts([None, 1.0, 2.0]), facts([None, 1.0, None])).losses
+    assert (found.common_steps, found.first_different) == (2, 3)
 
 
 def test_equal_losses_are_equal_also_where_they_are_nan() -> None:
