@@ -151,6 +151,14 @@ def test_two_ranks_with_parts_train_and_return_as_two_with_whole_models(tmp_path
 
 
 @pytest.mark.long
+def test_a_rank_without_examples_in_the_last_batch_ends_the_evaluation_too(tmp_path: Path) -> None:
+    """It has no target, so that it calls the split output head less often than the other rank."""
+    runs = both(tmp_path, train__steps=2, eval__every=2, eval__batch=1, data__eval_fraction=0.15)
+    assert in_ranks(2, play_all, runs, {}) == [0, 0]
+    require_alike(runs)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("form", FORMS)
 def test_what_is_trained_makes_no_difference(tmp_path: Path, form: str) -> None:
     runs = both(tmp_path, train__steps=5, eval__every=2, **FORMS[form])

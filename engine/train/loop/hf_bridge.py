@@ -23,6 +23,7 @@ data positions belong to fttui, which is what makes an in-process rollback possi
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -218,6 +219,13 @@ class SteppedTrainer(OwnOptimizer):
             dist.all_reduce(total)
             self.no_items = device.type != "cuda" and not total
         return total
+
+    def head_kept(self) -> AbstractContextManager[None]:
+        """Return a context in which a split output head stays whole once a rank has used it.
+
+        So every rank gathers it as often as the others, whatever its number of targets.
+        """
+        return nullcontext() if self.sharded is None else self.sharded.ends.kept()
 
     def nothing_to_learn(self, batches: list[Any]) -> bool:
         """Return whether the step has no target on any rank, or only targets of weight 0.

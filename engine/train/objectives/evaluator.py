@@ -229,7 +229,8 @@ class Evaluator:
         head = lm_head_of(self._trainer.model)
         ce_sum = tokens = 0.0
         for batch in batches:
-            loss, count = selected_cross_entropy(states(batch), batch["labels"], head)
+            with self._trainer.head_kept():
+                loss, count = selected_cross_entropy(states(batch), batch["labels"], head)
             ce_sum, tokens = ce_sum + float(loss), tokens + float(count)
         ce_sum, tokens = self._sums([ce_sum, tokens])
         loss_mean = ce_sum / max(tokens, 1.0)

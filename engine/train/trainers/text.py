@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -152,12 +151,8 @@ class TextTrainer(SteppedTrainer, SFTTrainer):  # type: ignore[misc]  # trl is u
             own_head=self._own_head,
             label_smoothing=self._label_smoothing,
             focal=self._focal,
-            head_kept=self._head_kept,
+            head_kept=self.head_kept,
         )
-
-    def _head_kept(self) -> AbstractContextManager[None]:
-        """Return a context in which a split head stays whole once it is used."""
-        return nullcontext() if self.sharded is None else self.sharded.ends.kept()
 
 
 def text_trainer(
