@@ -23,6 +23,7 @@ from ..view_model.race.verdict import CONFIDENCE, Difference
 
 if TYPE_CHECKING:
     from ..view_model.app_state import AppState
+    from ..view_model.run_view import RunView
 
 _ERROR = "fttui: "
 """What the message of a command that failed begins with."""
@@ -317,7 +318,7 @@ def page_lines(
     yield (
         f"race {' '.join(race.words)} from step {race.base_step}: {count}, compared by {race.by}"
     )
-    yield from [] if race.ended else _present(race, state.run.step, conducted, step_s)
+    yield from [] if race.ended else _present(race, state.run, conducted, step_s)
     yield ""
     yield from table_lines(race)
     yield ""
@@ -329,8 +330,12 @@ def page_lines(
         yield from errors or unfinished_lines(race, state.run_id)
 
 
-def _present(race: RaceState, step: int, conducted: bool, step_s: float | None) -> Iterator[str]:
-    """Yield which variants train, how far they are, and what is left."""
+def _present(race: RaceState, run: RunView, conducted: bool, step_s: float | None) -> Iterator[str]:
+    """Yield which variants train, how far they are, and what is left.
+
+    The race and the run are read separately, so one can be ahead of the other, for long without a
+    connection. A step on the timeline of an earlier variant says nothing about the present one.
+    """
     for n, variant in enumerate(race.variants):
         if conducted and variant.at is not None:
             target = race.rounds[min(variant.rounds, len(race.rounds) - 1)].steps
@@ -345,9 +350,13 @@ def _present(race: RaceState, step: int, conducted: bool, step_s: float | None) 
         return
     one = race.variants[race.running]
     begun = max(one.step, race.base_step)
-    trained = max(0, step - begun)
+    ended = [timeline for v in race.variants for timeline in v.timelines[: v.rounds]]
+    behind = run.timeline in ended
+    trained = 0 if behind else max(0, run.step - begun)
     target = race.base_step + race.rounds[min(one.rounds, len(race.rounds) - 1)].steps
-    part = f"step {trained} of {max(trained, target - begun)} in this round"
+    steps = max(trained, target - begun)
+    part = fmt.plural(steps, "step") if behind else f"step {trained} of {steps}"
+    part += " in this round"
     yield f"now: variant {race.running + 1}, {race.plan[race.running].label}: {part}"
     done = sum(max(0, v.step - race.base_step) for v in race.variants) + trained
     left = max(0, steps_of(race.rounds) - done)

@@ -27,6 +27,7 @@ from fttui.tui.connection.race.race_file import race_file, race_lock, read_race,
 from fttui.tui.dialogs.race_text import (
     budget_line,
     cost_line,
+    page_lines,
     plan_lines,
     side_lines,
     side_progress,
@@ -34,9 +35,11 @@ from fttui.tui.dialogs.race_text import (
     unfinished_lines,
     verdict_lines,
 )
+from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.race.race_state import After, RaceState, VariantState
 from fttui.tui.view_model.race.request import RaceRequest
 from fttui.tui.view_model.race.rounds import MeasuredTimes, cost_of, plan_rounds
+from fttui.tui.view_model.run_view import RunView
 from tests.support.engine_double import EngineDouble, make_run
 
 
@@ -393,6 +396,30 @@ def test_a_race_under_way_is_not_called_interrupted(
     text = capsys.readouterr().err
     assert "another process is running a race" in text
     assert "interrupted" not in text
+
+
+@pytest.mark.parametrize(
+    ("timeline", "told"),
+    [
+        pytest.param(3, "step 9 of 40 in this round", id="the present variant"),
+        pytest.param(2, "40 steps in this round", id="still that of the variant before"),
+    ],
+)
+def test_a_step_on_the_timeline_of_an_earlier_variant_is_not_told_as_that_of_the_present_one(
+    timeline: int, told: str
+) -> None:
+    race = unfinished()
+    race.running = 1
+    race.variants = [
+        VariantState(rounds=1, step=44, timelines=[2]),
+        VariantState(step=4, timelines=[3]),
+    ]
+    view = AppState(run_id="a", run=RunView(step=13, timeline=timeline))
+
+    now, left = list(page_lines(race, view, True, 1.0, ()))[1:3]
+
+    assert now.endswith(told)
+    assert left.startswith("left: at most 31 steps" if timeline == 3 else "left: at most 40 steps")
 
 
 def test_a_race_begun_during_the_question_is_kept(
