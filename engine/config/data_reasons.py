@@ -394,6 +394,13 @@ LINES_IN_CELLS = Reason(
     "have a quoted cell of several lines, which could be rows of their own",
     "look at the first one; if a quote was not closed there, close it in the file",
 )
+EMPTY_ROWS = Reason(
+    "empty-rows",
+    "records",
+    "left out: all cells of the row are empty",
+    "remove these rows from the table",
+    drops=True,
+)
 UNREAD_KEYS = Reason(
     "unread-keys",
     "keys",
@@ -426,6 +433,7 @@ REASONS: tuple[Reason, ...] = (
     BROKEN_ROWS,
     JOINED_ROWS,
     LINES_IN_CELLS,
+    EMPTY_ROWS,
     REPEATED_KEYS,
     UNREAD_RECORDS,
     UNREAD_KEYS,

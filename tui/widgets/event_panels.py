@@ -176,4 +176,4 @@ class NewestEvent(TextLine):
         elif items:
             self.put(intervention_line(items[-1], width))
         else:
-            self.put(assemble(("no incident and no intervention so far", DIM)))
+            self.put(assemble(("no open incident, and no intervention so far", DIM)))

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any
 
-from ...config.data_reasons import JOINED_ROWS, LINES_IN_CELLS
+from ...config.data_reasons import EMPTY_ROWS, JOINED_ROWS, LINES_IN_CELLS
 from ...errors import DataError
 from .rows import BrokenRow, Pass, Row, SourceRecord, one_line
 
@@ -160,8 +160,8 @@ def csv_rows(
         for row in _unbroken(table, place):
             where, begin, taken = f"{place}:{begin}", table.line_num + 1, lines.take()
             if not any(cell.strip() for cell in row):
-                continue
-            if problem := _problem(row, header, names):
+                _note_empty(row, where, reading)
+            elif problem := _problem(row, header, names):
                 yield BrokenRow(where, problem)
             elif reading.to_skip:
                 reading.to_skip -= 1
@@ -169,6 +169,13 @@ def csv_rows(
                 if len(taken) > 1:
                     _note_lines(taken, row, dialect.delimiter, where, reading, spaced=spaced)
                 yield SourceRecord(dict(zip(names, row, strict=True)), where)
+
+
+def _note_empty(row: list[str], place: str, reading: Pass) -> None:
+    """Count a row of empty cells; a line without any cell is no row."""
+    if row:
+        reading.counted("records", 1, place)
+        reading.note(EMPTY_ROWS, place)
 
 
 def _problem(row: list[str], header: list[str], names: list[str]) -> str:

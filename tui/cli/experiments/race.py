@@ -202,6 +202,8 @@ def _start_detached(
         time.sleep(_LOOK_S)
     if process.poll() is None and conducted_by(run) is None:
         say(f"the race has not begun within {_BEGINS_IN_S:g} s; look at {run.path}/{RACE_LOG}")
+    elif process.poll() is None:
+        say(f"the race runs in a process of its own; fttui race {run.id} --follow prints its state")
     if process.poll():
         said = "\n".join(last_words(run)).removeprefix("fttui: ")
         raise FttuiError(said or f"the race ended with exit code {process.returncode}")

@@ -61,6 +61,13 @@ def test_lines_in_cells_of_the_only_column_are_shown(tmp_path: Path) -> None:
     assert [found.reason for found in findings] == [reasons.LINES_IN_CELLS]
 
 
+def test_rows_of_empty_cells_are_counted_and_blank_lines_are_not(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, "q,a\n1,x\n\n,\n , \n2,y\n\n")
+    assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]
+    assert [(found.reason, found.count) for found in findings] == [(reasons.EMPTY_ROWS, 2)]
+    assert not any(found.needs_consent(()) for found in findings)
+
+
 def test_a_table_that_was_appended_to_another_has_no_header_inside(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, "\ufeffq,a\n1,x\n\ufeffq,a\n2,y\n")
     assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]

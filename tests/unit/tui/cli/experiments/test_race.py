@@ -520,3 +520,15 @@ def test_a_detached_race_leaves_the_log_of_a_running_one_alone(
     with race_lock(run):
         assert main(line) != 0
     assert "another process is running a race" in capsys.readouterr().err
+
+
+def test_a_detached_race_that_runs_says_how_to_follow_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, conductors = make_run(tmp_path), [None]
+    monkeypatch.setattr(race_module, "start_race", lambda *_: Detached(None, run, ""))
+    monkeypatch.setattr(
+        race_module, "conducted_by", lambda _: conductors.pop() if conductors else 77
+    )
+    assert main(["race", run.id, "lr=x0.5", "--detach", "--yes", "--runs-dir", str(tmp_path)]) == 0
+    assert f"fttui race {run.id} --follow" in capsys.readouterr().out
