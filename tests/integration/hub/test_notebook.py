@@ -41,7 +41,7 @@ async def test_a_notebook_shows_ended_and_live_runs(start_run: StartRun, runs: P
     ended.start()
     ended.train(5)
     ended.end()
-    run, engine = start_run("--step-s", "0.05", "--no-hub")
+    run, engine = start_run("--step-s", "0.05", "--steps", "5000", "--no-hub")
     sockets = Path(os.environ["XDG_RUNTIME_DIR"])
     shown = await cells(
         "import fttui",

@@ -106,6 +106,7 @@ class Bench:
             ),
             args=SimpleNamespace(device=torch.device("cpu")),
             compute_loss_context_manager=nullcontext,
+            head_kept=nullcontext,
             _prepare_inputs=self._prepare,
         )
         made: list[Any] = [SimpleNamespace(length=9 - n, token=n) for n in range(examples)]
