@@ -71,6 +71,28 @@ class ProjectionConfig(Section, frozen=True, kw_only=True):
     """Factor on projected updates; apollo usually has 1."""
 
 
+BaseOptimizer = Literal[
+    "adamw",
+    "adamw_8bit",
+    "paged_adamw_8bit",
+    "adafactor",
+    "lion",
+    "lion_8bit",
+    "paged_lion_8bit",
+    "lamb",
+    "sgd",
+    "muon",
+    "lookahead",
+    "ranger",
+    "lars",
+    "adan",
+    "ademamix",
+    "adopt",
+    "stable_adamw",
+]
+"""The optimizers that make an update from one gradient; `sam` can use each of them."""
+
+
 class SamConfig(Section, frozen=True, kw_only=True):
     """Sharpness-aware minimization: the gradient is taken where the loss near the weights is high.
 
@@ -83,25 +105,7 @@ class SamConfig(Section, frozen=True, kw_only=True):
     adaptive: bool = False
     """Move each weight in proportion to its square, so that `rho` does not depend on the scale of
     the weights (ASAM); `rho` is then about ten times as large."""
-    base: Literal[
-        "adamw",
-        "adamw_8bit",
-        "paged_adamw_8bit",
-        "adafactor",
-        "lion",
-        "lion_8bit",
-        "paged_lion_8bit",
-        "lamb",
-        "sgd",
-        "muon",
-        "lookahead",
-        "ranger",
-        "lars",
-        "adan",
-        "ademamix",
-        "adopt",
-        "stable_adamw",
-    ] = "adamw"
+    base: BaseOptimizer = "adamw"
     """The optimizer that makes the update."""
 
 
@@ -169,29 +173,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
     warmup: Annotated[float, Meta(ge=0, le=MOST)] = 0.03
     """Warm-up: below 1 a share of all steps, from 1 on a number of steps. The rate rises from 0 in
     step 1, as in transformers; only one_cycle starts above 0."""
-    optimizer: Literal[
-        "adamw",
-        "adamw_8bit",
-        "paged_adamw_8bit",
-        "adafactor",
-        "lion",
-        "lion_8bit",
-        "paged_lion_8bit",
-        "lamb",
-        "sgd",
-        "muon",
-        "lookahead",
-        "ranger",
-        "lars",
-        "adan",
-        "ademamix",
-        "adopt",
-        "stable_adamw",
-        "galore",
-        "apollo",
-        "sam",
-        "sophia",
-    ] = "adamw"
+    optimizer: Literal[BaseOptimizer, "galore", "apollo", "sam", "sophia"] = "adamw"
     """Optimizer. muon: Muon for the matrices of layers, AdamW for the rest; lookahead: AdamW with
     slow weights; galore, apollo: AdamW on projected gradients, for adapter: none; sam: the one in
     `sam.base`, with the gradient of a second pass; sophia: curvature of the next-token loss, for
