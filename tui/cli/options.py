@@ -75,7 +75,7 @@ _FORMS: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 
 
 def in_house_form(message: str, known: Sequence[str] = (), usage: str = "") -> str:
-    """Return an error of argparse as what, got, expected and next step.
+    """Return an error of argparse in the form of other errors: what, got, expected, next step.
 
     An unknown error stays as it is.
 

@@ -82,7 +82,7 @@ def why_not_streamed(config: RunConfig) -> str | None:
 
 
 def may_stream(config: RunConfig, arch: Architecture) -> bool:
-    """Whether streamed mode supports the run: what lean forms do, without experts."""
+    """Whether streamed mode supports the run, as lean mode does, without experts."""
     possible = why_not_streamed(config) is None and config.train.fast != "on"
     return possible and _may_have_lean_ends(config, arch) and not arch.mixture
 

@@ -260,7 +260,7 @@ class TrainConfig(Section, frozen=True, kw_only=True):
 
     @property
     def base_optimizer(self) -> str:
-        """The optimizer that makes the updates: that of `sam.base` with sam."""
+        """The optimizer that makes the updates; for sam it is `sam.base`."""
         return self.sam.base if self.optimizer == "sam" else self.optimizer
 
     @property

@@ -129,7 +129,7 @@ def to_alert(finding: Finding, step: int, interval: int = 1) -> Alert:
 
 
 def figure(value: float) -> str:
-    """Return a value with four digits; what is not finite as the app writes it: `NaN`, `∞`."""
+    """Return a value with four digits; `NaN` or `∞`, as in the app, if it is not finite."""
     if math.isnan(value):
         return "NaN"
     return f"{value:.4g}" if math.isfinite(value) else "∞" if value > 0 else "-∞"

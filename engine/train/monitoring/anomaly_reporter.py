@@ -256,7 +256,7 @@ class AnomalyReporter:
         return rise if rise is not None and 0 <= step - rise.step < RAISED_STEPS else None
 
     def _risen(self, event: CommandApplied) -> LrRise:
-        """Return the rise by a command; of several in a row, the rate before is that of the first.
+        """Return how far commands in a row raised the rate, from that before the first one.
 
         A rate that no journal records is taken to be that of the schedule.
         """

@@ -84,7 +84,7 @@ class EagerTextForward(EagerForward):
     def __call__(
         self, model: Any, inputs: dict[str, Any], *wants: Want, way: Way = "trained"
     ) -> dict[Want, Tensor]:
-        """Return the summed cross-entropy `ce` if it is wanted, and what else the pass gives.
+        """Return the summed cross-entropy `ce` if it is wanted, and other results of the pass.
 
         That is `hidden` if hidden states are captured, and `balance` if it is wanted.
         """

@@ -212,7 +212,7 @@ def _start_detached(
 def _detached_arguments(
     step: str | None, settings: list[str], options: argparse.Namespace
 ) -> list[str]:
-    """Return the arguments after the run with which another process does what was asked for."""
+    """Return the arguments, after the run, of a process that runs the same race."""
     given = [f"--{name}" for name in ("resume", "cancel", "take") if getattr(options, name)]
     given += [f"--accept-changed={options.accept_changed}"] if options.accept_changed else []
     given += [f"--trust-code={options.trust_code}"] if options.trust_code else []

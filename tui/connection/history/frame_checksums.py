@@ -30,7 +30,7 @@ class _Linear:
 
     def __init__(self, table: Checksums) -> None:
         self._table = table
-        """[4, 256]: what each value of each byte contributes."""
+        """[4, 256]: the contribution of each value of each byte."""
 
     def __call__(self, values: Checksums) -> Checksums:
         """Apply the operation to checksums of any shape."""

@@ -48,7 +48,7 @@ class RaceSource(Protocol):
         """Let the process of the race pause the run and end."""
 
     def close(self) -> None:
-        """Release what is needed to follow it; the race continues."""
+        """Close the connection by which the race is followed; the race continues."""
 
 
 class LocalRace:

@@ -67,7 +67,7 @@ def load_data_sample(app: AppBase) -> None:
 
 
 def load_side_curves(app: AppBase) -> None:
-    """Read what variants of races trained on other devices into the app's state, from disk."""
+    """Read the curves of variants that trained on other devices from disk into the app's state."""
     if app.run_directory is not None:
         app.run_worker(
             _load_side_curves(app, app.run_directory), group="race curves", exclusive=True
