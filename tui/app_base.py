@@ -12,6 +12,7 @@ from fttui.engine.protocol.commands import AnyCommand
 from fttui.engine.run.run_dir import RunDirectory
 
 from .actions import Action
+from .connection.race.race_process import StartedBench
 from .connection.run_list import RunListing
 from .view_model.app_state import AppState
 from .view_model.connection_port import Session
@@ -29,6 +30,8 @@ class AppBase(App[int]):
     """The folder of the run, if it is on this machine."""
     runs_root: Path
     """The folder whose runs are listed."""
+    started_bench: StartedBench | None = None
+    """The newest process that the app has started to measure benchmarks."""
     clock: Callable[[], float]
     """Returns Unix seconds."""
     count: str

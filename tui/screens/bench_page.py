@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-from collections.abc import Sequence
 
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -12,7 +10,7 @@ from textual.css.query import NoMatches
 
 from fttui.engine.run.run_dir import RunDirectory
 
-from ..connection.race.race_process import BENCH_LOG, last_words
+from ..connection.race.race_process import BENCH_LOG, StartedBench, last_words
 from ..dialogs.bench_prompt import bench_lines
 from ..view_model.app_state import AppState
 from ..widgets.text_line import TextLine, lines, plain
@@ -28,16 +26,11 @@ class BenchPage(RunScreen):
     AUTO_FOCUS = "#text"
     MODE = "page"
 
-    def __init__(
-        self, run: RunDirectory, process: subprocess.Popen[bytes], arguments: Sequence[str]
-    ) -> None:
-        """Show the output of a process that has just been started with some arguments."""
+    def __init__(self, run: RunDirectory, started: StartedBench) -> None:
+        """Show the output of a process that measures benchmarks of a run."""
         super().__init__()
         self._run = run
-        self._process = process
-        self._arguments = arguments
-        self._known = len(self.fttui.state.run.benchmarks)
-        """Results of the run before the process began."""
+        self._started = started
         self._said: list[str] = []
 
     def compose_body(self) -> ComposeResult:
@@ -55,7 +48,7 @@ class BenchPage(RunScreen):
 
     async def _look(self) -> None:
         self._said = await asyncio.to_thread(last_words, self._run, BENCH_LOG)
-        if self._process.poll() is not None:
+        if not self._started.runs:
             self.query_one("#text").border_subtitle = "esc: back"
         self.fttui.redraw()
 
@@ -64,8 +57,9 @@ class BenchPage(RunScreen):
         return "\n".join(self._lines(self.fttui.state))
 
     def _lines(self, state: AppState) -> list[str]:
-        results = state.run.benchmarks[self._known :]
-        return list(bench_lines(self._arguments, self._process.poll(), self._said, results))
+        started = self._started
+        results = state.run.benchmarks[started.earlier :]
+        return list(bench_lines(started.arguments, started.process.poll(), self._said, results))
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the current state of the measurement."""

@@ -6,12 +6,29 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from fttui.engine.run.files import last_lines
 from fttui.engine.run.run_dir import RunDirectory
 
 RACE_LOG, BENCH_LOG = "logs/race.log", "logs/bench.log"
 _LINES = 12
+
+
+@dataclass(frozen=True)
+class StartedBench:
+    """A process that measures benchmarks."""
+
+    process: subprocess.Popen[bytes]
+    arguments: Sequence[str]
+    """Its arguments after the run."""
+    earlier: int
+    """Number of results that the run had before."""
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
 
 
 def start_race(

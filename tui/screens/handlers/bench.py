@@ -7,7 +7,7 @@ from shlex import quote
 from fttui.engine.errors import FttuiError
 
 from ...app_base import AppBase
-from ...connection.race.race_process import start_bench
+from ...connection.race.race_process import StartedBench, start_bench
 from ...dialogs.bench_prompt import FORMS, bench_arguments, read_bench
 from ...dialogs.prompts import ParsedInput
 from ..bench_page import BenchPage
@@ -18,10 +18,16 @@ _TITLE = "benchmarks"
 
 
 def ask_bench(app: AppBase) -> None:
-    """Ask for tasks, and measure them on the checkpoint under the cursor, or the last one."""
+    """Ask for tasks, and measure them on the checkpoint under the cursor, or the last one.
+
+    While a measurement runs, its page is shown instead.
+    """
     if app.run_directory is None:
         command = f"fttui bench {quote(app.state.run_id)} --tasks NAMES"
         app.tell(f"measure on the machine of the run, with: {command}", title=_TITLE)
+        return
+    if app.started_bench is not None and app.started_bench.runs:
+        app.push_screen(BenchPage(app.run_directory, app.started_bench))
         return
     if not app.state.run.checkpoints:
         app.tell("the run has no checkpoint to measure", title=_TITLE)
@@ -45,4 +51,5 @@ def _measure(app: AppBase, checkpoint: str | None, arguments: list[str]) -> None
     except (FttuiError, OSError) as error:
         app.tell(str(error), title=_TITLE)
         return
-    app.push_screen(BenchPage(run, process, arguments))
+    app.started_bench = StartedBench(process, arguments, len(app.state.run.benchmarks))
+    app.push_screen(BenchPage(run, app.started_bench))

@@ -84,6 +84,11 @@ async def test_a_measurement_shows_its_progress_and_its_results(
         await until(pilot, lambda: isinstance(app.screen, BenchPage))
         assert asked == [(None, ["--tasks", "hellaswag", "--limit", "8"])]
         await until(pilot, lambda: "measuring hellaswag 40 %" in text_of(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(app.screen, BenchPage))
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BenchPage))
+        assert len(asked) == 1, "the measurement that runs is shown, and no other is started"
         measured = result(step=session.script.step, timeline=session.script.timeline)
         session.script.add(BenchmarkFinished(result=measured))
         session.push()
