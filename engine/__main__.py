@@ -244,7 +244,7 @@ def _guarded(
     except Exception as error:  # noqa: BLE001 -- any error has to be the last event of the run
         if not early.another_rank_stopped():
             return _failure(start.run, error), False
-    return _stopped_early(start, unanswered, signals), True
+    return _stopped_early(start, unanswered, _code_of_stop(start, early)), True
 
 
 def _failure(run: RunDirectory, error: Exception) -> RunEnded:
@@ -264,21 +264,23 @@ def _early_stop(
     """Return what ends this process if a stop is requested while it imports and loads."""
 
     def leave() -> None:
+        code = _code_of_stop(start, early)
         try:
-            event_log.record(_stopped_early(start, unanswered, signals))
+            event_log.record(_stopped_early(start, unanswered, code))
             event_log.close()
+            if NodePlace.of(os.environ).remote:
+                record_node_end(start.run, code)
         finally:
-            signals.leave(_code_of_stop(start, signals))
+            signals.leave(code)
 
     leads = int(os.environ.get("RANK", "0")) == 0
     waits = WaitingStop(start.run, start.control_seq) if leads else lambda: False
     notice = StopNotice.of(start.run, os.environ)
-    return EarlyStop(event_log, signals, waits, leave, notice)
+    early = EarlyStop(event_log, signals, waits, leave, notice)
+    return early
 
 
-def _stopped_early(
-    start: SessionStart, unanswered: UnansweredCommands, signals: StopSignals
-) -> RunEnded:
+def _stopped_early(start: SessionStart, unanswered: UnansweredCommands, code: int) -> RunEnded:
     """Return the end of a run that was stopped while loading.
 
     Rank 0 first records an outcome for every command that waits.
@@ -290,13 +292,12 @@ def _stopped_early(
                 "the run was stopped while it loaded",
                 "stopped while loading, so there was nothing to save",
             )
-    code = _code_of_stop(start, signals)
     return RunEnded(state=RunState.STOPPED, exit_code=code, checkpoint=_newest(start.run))
 
 
-def _code_of_stop(start: SessionStart, signals: StopSignals) -> int:
+def _code_of_stop(start: SessionStart, early: EarlyStop) -> int:
     """Return the exit code of a process that was stopped while it loaded."""
-    return start.stopped_code if signals.count else 0
+    return start.stopped_code if early.by_signal else 0
 
 
 def _train(

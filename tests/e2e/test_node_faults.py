@@ -198,13 +198,15 @@ def test_a_second_job_at_the_same_port_is_refused_and_the_first_goes_on(
     words = _config(tmp_path, train__steps=STEPS)
     endpoint = f"127.0.0.1:{free_port()}"
     nodes = [_node(tmp_path, n, words, endpoint, []) for n in range(2)]
-    until(lambda: _trained(tmp_path / "node-0") >= 2, PATIENCE_S)
+    runs = tmp_path / "node-0"
+    until(lambda: _trained(runs) >= 1, PATIENCE_S)
+    assert fttui("ctl", only_run(runs), "pause", runs=runs).returncode == 0
     (tmp_path / "other").mkdir()
     others = [_node(tmp_path / "other", n, words, endpoint, []) for n in range(2)]
-    outputs = _end(nodes)
     refused = _end(others)
+    assert fttui("ctl", only_run(runs), "resume", runs=runs).returncode == 0
+    outputs = _end(nodes)
     assert [process.returncode for process in nodes] == [0, 0], "\n".join(outputs)
-    runs = tmp_path / "node-0"
     assert _losses(only_run(runs), runs) == expected
     assert others[0].returncode != 0
     assert "in use" in refused[0]

@@ -64,7 +64,7 @@ class EarlyStop:
         self._stop_waits = stop_waits
         self.leave = leave
         self._notice = notice
-        self._trained = False
+        self._trained = self._signal_seen = False
         event_log.listen(self._observe)
         self._stuck_s = stuck_s
         self._raised_at = -_AGAIN_S
@@ -83,7 +83,18 @@ class EarlyStop:
     def tell_others(self) -> None:
         """Inform the other ranks, if there are any, that this one leaves because of a stop."""
         if self._notice is not None:
-            self._notice.give()
+            self._notice.give(by_signal=self.by_signal)
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether a signal, to this rank or another one, requested the stop.
+
+        The handler may not have counted it: the kernel merges a signal that waits with the one by
+        which this watch interrupts the main thread.
+        """
+        if self._signals.count or self._signal_seen:
+            return True
+        return self._notice is not None and self._notice.by_signal()
 
     @property
     def _loading(self) -> bool:
@@ -130,6 +141,7 @@ class EarlyStop:
         poked_at = first_poke = 0.0
         while self._loading:
             signalled = self._signal_arrived()
+            self._signal_seen = self._signal_seen or (signalled and not first_poke)
             asked = asked or signalled or bool(self._signals.count) or self._stop_was_asked()
             if not asked:
                 continue

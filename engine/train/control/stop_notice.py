@@ -19,6 +19,8 @@ from ...run.run_dir import RunDirectory
 log = logging.getLogger(__name__)
 
 _START = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_PORT")
+_BY_SIGNAL = b" signal"
+"""End of a notice of a rank that a signal stopped."""
 
 
 class StopNotice:
@@ -37,21 +39,28 @@ class StopNotice:
         values = [environment.get(name, "") for name in _START]
         return cls(run, msgspec.json.encode([launcher, identity_of(launcher), *values]))
 
-    def give(self) -> None:
+    def give(self, *, by_signal: bool) -> None:
         """Write the notice that this rank stops; if that is impossible, log a warning."""
         if self.given():
             return
         try:
-            self._run.write(self._run.stop_notice, self._start_id)
+            self._run.write(self._run.stop_notice, self._start_id + _BY_SIGNAL * by_signal)
         except OSError as error:
             log.warning("the other ranks cannot be informed that this one stops: %s", error)
 
     def given(self) -> bool:
         """Return whether a rank of this launch has written the notice that it stops."""
+        return self._read() in (self._start_id, self._start_id + _BY_SIGNAL)
+
+    def by_signal(self) -> bool:
+        """Return whether the rank that has written the notice was stopped by a signal."""
+        return self._read() == self._start_id + _BY_SIGNAL
+
+    def _read(self) -> bytes:
         with suppress(OSError), self._run.open() as folder:
             descriptor = folder.open_file(self._run.stop_notice.name, os.O_RDONLY)
             try:
-                return os.pread(descriptor, len(self._start_id) + 1, 0) == self._start_id
+                return os.pread(descriptor, len(self._start_id + _BY_SIGNAL) + 1, 0)
             finally:
                 os.close(descriptor)
-        return False
+        return b""

@@ -65,7 +65,6 @@ def fast_path(
         pad_id=pad_id,
         capture=mode != "static",
         log=log,
-        capture_evaluations=mode == "on",
     )
     without_own_noise(trainer)
     return path, fast_fact(config, None)

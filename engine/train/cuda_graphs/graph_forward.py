@@ -51,13 +51,12 @@ class GraphForward:
         pad_id: int,
         capture: bool,
         log: Callable[[str, str], None],
-        capture_evaluations: bool = False,
     ) -> None:
         self._program = program
         self._gradients = StaticGradients(program.model.parameters())
         self._device = device
         self._longest, self._rows, self._pad_id = longest, rows, pad_id
-        self._capture, self._capture_evaluations = capture, capture_evaluations
+        self._capture = capture
         self._log = log
         self._passes: dict[Form, GraphPass] = {}
         self._evaluated: Counter[Form] = Counter()
@@ -176,8 +175,7 @@ class GraphForward:
         known = self._passes.get(form)
         if form.way == "evaluated":
             self._evaluated[form] += 1
-            often = self._evaluated[form] == OFTEN and self._capture_evaluations
-            if often and self._has_room_for(form):
+            if self._evaluated[form] == OFTEN and self._has_room_for(form):
                 known = None
         if known is None:
             batch = StaticBatch(form, self._device, self._pad_id)

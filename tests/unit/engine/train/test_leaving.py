@@ -143,17 +143,34 @@ def notices(tmp_path: Path, **changed: str) -> list[StopNotice]:
     return [notice for notice in found if notice is not None]
 
 
+@pytest.mark.parametrize("by_signal", [True, False])
 def test_one_rank_that_is_asked_to_stop_interrupts_the_loading_of_all(
-    signals: StopSignals, tmp_path: Path
+    signals: StopSignals, tmp_path: Path, by_signal: bool
 ) -> None:
     mine, other = notices(tmp_path, RANK="1")
     early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None, mine)
     early.begin()
-    other.give()
+    other.give(by_signal=by_signal)
     with pytest.raises(StoppedEarly):
         load()
     early.end()
-    assert signals.count == 0
+    assert (signals.count, early.by_signal) == (0, by_signal)
+
+
+def test_a_signal_that_is_merged_with_the_interruption_of_the_watch_still_counts(
+    signals: StopSignals,
+) -> None:
+    early = EarlyStop(EventLog(None), signals, lambda: False, lambda: None)
+    early.begin()
+
+    def arrives() -> None:
+        os.write(early._waker, bytes([signal.SIGTERM]))  # by the kernel, before the handler runs
+        load()
+
+    with pytest.raises(StoppedEarly):
+        arrives()
+    early.end()
+    assert (signals.count, early.by_signal) == (0, True)
 
 
 def test_a_loading_rank_that_is_asked_to_stop_tells_the_others(
@@ -167,6 +184,7 @@ def test_a_loading_rank_that_is_asked_to_stop_tells_the_others(
     early.end()
     early.tell_others()
     assert other.given()
+    assert not other.by_signal()
 
 
 @pytest.mark.parametrize(
@@ -176,8 +194,8 @@ def test_a_notice_counts_for_the_ranks_of_one_start(
     tmp_path: Path, changed: dict[str, str]
 ) -> None:
     earlier, *later = notices(tmp_path, **changed)
-    earlier.give()
-    assert not any(notice.given() for notice in later)
+    earlier.give(by_signal=True)
+    assert not any(notice.given() or notice.by_signal() for notice in later)
 
 
 @pytest.mark.parametrize("made", ["symlink", "fifo", "folder", "nonsense", "missing"])
@@ -186,7 +204,7 @@ def test_what_no_rank_has_written_is_no_notice(tmp_path: Path, made: str) -> Non
     file = RunDirectory(tmp_path).stop_notice
     match made:
         case "symlink":
-            notice.give()
+            notice.give(by_signal=True)
             file.rename(tmp_path / "target")
             file.symlink_to(tmp_path / "target")
         case "fifo":
@@ -202,7 +220,7 @@ def test_a_rank_without_a_folder_leaves_nevertheless(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     notice, _ = notices(tmp_path / "removed")
-    notice.give()
+    notice.give(by_signal=True)
     assert not notice.given()
     assert "cannot be informed" in caplog.text
 
@@ -224,14 +242,15 @@ def test_an_error_because_another_rank_left_for_a_stop_is_a_stop(
             event_log.record(step_event(1))
         notice = StopNotice.of(start.run, os.environ)
         assert notice
-        notice.give()
+        notice.give(by_signal=True)
         raise RuntimeError("Connection closed by peer")
 
     monkeypatch.setattr(engine_main, "_train", fails)
-    start = SessionStart(RunDirectory(tmp_path), summarize_journal(()))
+    start = SessionStart(RunDirectory(tmp_path), summarize_journal(()), stopped_code=143)
     unanswered = UnansweredCommands(frozenset(), event_log.record)
     ended, early = engine_main._guarded(start, event_log, signals, unanswered)
     assert (ended.state.value, early) == (state, not trained)
+    assert trained or ended.exit_code == 143
 
 
 def test_code_that_never_returns_is_left(signals: StopSignals) -> None:

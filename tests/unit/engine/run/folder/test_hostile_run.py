@@ -79,7 +79,7 @@ WAYS: dict[str, Callable[[RunDirectory], object]] = {
     "start": _start,
     "marks": _marks,
     "sample": lambda run: write_sample(run, []),
-    "stop notice": lambda run: StopNotice(run, b"now").give(),
+    "stop notice": lambda run: StopNotice(run, b"now").give(by_signal=True),
     "settings": lambda run: run.write(run.path / "desired.json", b"{}"),
     "checkpoint": _checkpoint,
 }

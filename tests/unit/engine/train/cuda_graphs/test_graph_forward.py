@@ -310,10 +310,10 @@ def ahead(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return Ahead.made
 
 
-def capturing(model: Any, longest: int = 1024, *, evaluations: bool = True) -> GraphForward:
+def capturing(model: Any, longest: int = 1024) -> GraphForward:
     return GraphForward(
         StaticForward(model, contextlib.nullcontext), torch.device("cpu"), longest=longest, rows=2,
-        pad_id=0, capture=True, log=lambda level, text: None, capture_evaluations=evaluations,
+        pad_id=0, capture=True, log=lambda level, text: None,
     )  # fmt: skip
 
 
@@ -394,14 +394,6 @@ def test_a_graph_of_an_evaluation_is_made_once_its_form_has_often_occurred(
     path.release()
     evaluated(path, model, [[20, 11]])
     assert ahead == [64], "it is counted anew"
-
-
-def test_no_graph_of_an_evaluation_is_made_unless_it_is_asked_for(
-    make_model: Any, ahead: list[int]
-) -> None:
-    model = make_model()
-    evaluated(capturing(model, evaluations=False), model, [[20, 11]] * (path_module.OFTEN + 1))
-    assert ahead == []
 
 
 def test_lean_graphs_stay_for_an_evaluation_through_them(
