@@ -62,6 +62,7 @@ class EngineDouble:
         run.logs.mkdir(exist_ok=True)
         self.journal = FrameWriter(run.journal, run.journal_lock)
         self.seq = len(self.journal.recovered)
+        self.timeline = 1
         self.step = 0
         self.total_steps = total_steps
         self.state = RunState.STARTING
@@ -79,7 +80,11 @@ class EngineDouble:
         for event in events:
             self.seq += 1
             record = Record(
-                seq=self.seq, time=at or time.time(), step=self.step, timeline=1, event=event
+                seq=self.seq,
+                time=at or time.time(),
+                step=self.step,
+                timeline=self.timeline,
+                event=event,
             )
             payloads.append(encode(record))
         self.journal.append(*payloads)
@@ -119,7 +124,9 @@ class EngineDouble:
             self.seq, self.step = self.seq + 1, self.step + 1
             event = step_event(self.step)
             moment = now - 0.5 * (steps - index)
-            record = Record(seq=self.seq, time=moment, step=self.step, timeline=1, event=event)
+            record = Record(
+                seq=self.seq, time=moment, step=self.step, timeline=self.timeline, event=event
+            )
             payloads.append(encode(record))
         self.journal.append(*payloads)
 

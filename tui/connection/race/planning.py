@@ -7,7 +7,7 @@ from contextlib import suppress
 from fttui.engine.errors import ConfigError, FttuiError
 from fttui.engine.protocol.events import EvalFinished, RunStarted
 from fttui.engine.protocol.states import RunState
-from fttui.engine.run.checkpoint_store import CheckpointStore
+from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import known_ends, learning_rate, read_ends, summarize
 
@@ -15,7 +15,7 @@ from ...view_model.race.race_state import CPU, EVAL, LOSS, RaceState
 from ...view_model.race.request import PlannedRace, RaceRequest
 from ...view_model.race.rounds import Cost, MeasuredTimes, cost_of, cost_side_by_side
 from .devices import parse_devices, require_present
-from .measured import measured_times
+from .measured import measured_times, rate_at
 
 _STOPS_EARLY = (
     "caution: train.early_stop counts the evaluations of the race and may end the run in it"
@@ -39,7 +39,8 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
     before = summarize(run)
     held = before.state is RunState.PAUSED
     state.then = wanted.then or ("pause" if held else "go")
-    checkpoint, start = _start(run, wanted.checkpoint, before.state)
+    checkpoint = _start(run, wanted.checkpoint, before.state)
+    start = checkpoint.step if checkpoint else None
     _require_room(run, start if start is not None else before.step, state)
     times = measured_times(run, starts=before.state.ended or bool(state.devices))
     known = known_ends(run)
@@ -48,9 +49,9 @@ def plan_race(run: RunDirectory, wanted: RaceRequest) -> PlannedRace:
     return PlannedRace(
         state=state,
         run=run.id,
-        checkpoint=checkpoint,
+        checkpoint=checkpoint.name if checkpoint else None,
         start=f"step {start}" if start is not None else f"the present step (now {before.step})",
-        rate=learning_rate(run),
+        rate=rate_at(run, checkpoint) if checkpoint else learning_rate(run),
         keep=wanted.keep,
         cost=_cost(state, times, started=before.state.ended),
         used=known.used,
@@ -164,16 +165,15 @@ def _stops_early(run: RunDirectory) -> bool:
     return False
 
 
-def _start(run: RunDirectory, step: str | None, state: RunState) -> tuple[str | None, int | None]:
-    """Return the checkpoint to start from and its step; None and None for the present state.
+def _start(run: RunDirectory, step: str | None, state: RunState) -> Manifest | None:
+    """Return the checkpoint to start from; None for the present state.
 
     Raises:
         CheckpointError: there is no such checkpoint.
     """
     if step is None and not state.ended:
-        return None, None
-    manifest = CheckpointStore(run).find(step or "last")
-    return manifest.name, manifest.step
+        return None
+    return CheckpointStore(run).find(step or "last")
 
 
 def _require_room(run: RunDirectory, start: int, state: RaceState) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from fttui.engine.protocol.events import (
     CheckpointSaved,
@@ -18,10 +19,12 @@ from fttui.engine.protocol.settings import LearningRate
 from fttui.engine.protocol.states import RunState
 from fttui.engine.protocol.usage.amounts import Budget, Price, Usage
 from fttui.engine.protocol.usage.tally import UsageTally
+from fttui.engine.run.checkpoint_store import Manifest
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.experiments import race as race_module
 from fttui.tui.cli.main import main
 from fttui.tui.cli.run import tell_of_race
+from fttui.tui.connection.race.measured import rate_at
 from fttui.tui.connection.race.planning import plan_race
 from fttui.tui.connection.race.race_file import race_file, race_lock, read_race, store_race
 from fttui.tui.dialogs.race_text import (
@@ -532,3 +535,17 @@ def test_a_detached_race_that_runs_says_how_to_follow_it(
     )
     assert main(["race", run.id, "lr=x0.5", "--detach", "--yes", "--runs-dir", str(tmp_path)]) == 0
     assert f"fttui race {run.id} --follow" in capsys.readouterr().out
+
+
+def test_the_rate_of_a_checkpoint_is_that_of_its_step_on_its_timeline(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path), total_steps=100)
+    engine.start()
+    for timeline, rate in ((1, 1e-4), (2, 3e-4), (3, 9e-4)):
+        engine.timeline, engine.step = timeline, 0
+        for step in range(1, 5):
+            engine.step = step
+            engine.emit(StepFinished(loss=2.0, step_s=0.5, lr=rate * step, lr_schedule=rate * step))
+    checkpoint = Manifest(name="step-000002", step=2, timeline=2, time=0.0, world_size=1,
+                          incarnation=1, files={})  # fmt: skip
+    assert rate_at(engine.run, checkpoint).schedule == pytest.approx(6e-4)
+    assert rate_at(engine.run, structs.replace(checkpoint, step=0)).schedule is None
