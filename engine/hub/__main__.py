@@ -28,11 +28,14 @@ from ..run.processes.marks import (
 )
 from ..run.processes.ownership import require_own_process
 from ..run.run_dir import RunDirectory
+from ..run.run_index import known_ends
 from .run_settings import idle_seconds
 from .server import Hub
 from .sockets import HubSockets
 
 _ANNOUNCE_EVERY_S = 2.0
+_WRITTEN_AGAIN_S = 3.0
+"""Seconds in which another hub, if there is one, notices that its control journal was removed."""
 _ADDRESS_SPACE_BYTES = 2 * 1024**3
 """Limit of the hub's address space, which protects the memory of the host: libzmq aborts a hub that
 exceeds it, and the engine or a viewer starts the hub again."""
@@ -90,6 +93,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
+    _await_control_journal(run)
     control = ControlWriter(run)
     if (other := read_endpoint(run)) is not None and other.alive:
         _log.error(
@@ -129,6 +133,20 @@ def _serve(run: RunDirectory, terminated: _TerminationSignal) -> int:
         sockets.close()
         control.close()
     return 0
+
+
+def _await_control_journal(run: RunDirectory) -> None:
+    """Let another hub write the control journal again, if the folder of a live run was removed.
+
+    A viewer that finds no hub in the new folder starts one. If this one took the lock before the
+    other has noticed the removal, the decisions that only the other one holds would be lost.
+    """
+    engine = read_engine(run)
+    if run.control.exists() or engine is None or not engine.alive or not known_ends(run).answered:
+        return
+    deadline = time.monotonic() + _WRITTEN_AGAIN_S
+    while not run.control.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def _forget_endpoint(run: RunDirectory) -> None:
