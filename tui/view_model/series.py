@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -76,11 +77,15 @@ class _Store:
         old = self.length - CAPACITY // _NEWEST
         xs, ys = self.xs[:old], self.ys[:old]
         parts = _parts(xs, CAPACITY // 8)
-        odd = ~np.isfinite(ys)
+        starts = np.concatenate([[0], np.flatnonzero(np.diff(parts)) + 1])
+        finite = np.isfinite(ys)
+        whole = bool(finite.all())
         kept = np.zeros(old, dtype=bool)
-        kept[_firsts(parts, ys == _per_part(np.minimum, np.where(odd, np.inf, ys), parts))] = True
-        kept[_firsts(parts, ys == _per_part(np.maximum, np.where(odd, -np.inf, ys), parts))] = True
-        kept[_firsts(parts, odd)] = True
+        for reduce, worst in ((np.minimum, np.inf), (np.maximum, -np.inf)):
+            known = ys if whole else np.where(finite, ys, worst)
+            kept[_firsts(parts, ys == _per_part(reduce, known, starts))] = True
+        if not whole:
+            kept[_firsts(parts, ~finite)] = True
         keep = np.concatenate([np.flatnonzero(kept), np.arange(old, self.length)])
         other = _Store(CAPACITY + CAPACITY // 4)
         other.extend(self.xs[keep], self.ys[keep], len(keep))
@@ -97,12 +102,11 @@ def _parts(xs: Floats, amount: int) -> Indices:
     return found
 
 
-def _per_part(reduce: np.ufunc, ys: Floats, parts: Indices) -> Floats:
+def _per_part(reduce: np.ufunc, ys: Floats, starts: Indices) -> Floats:
     """Return, for every value, the extreme of the part it falls into.
 
-    `reduce` is `np.minimum` or `np.maximum`.
+    `reduce` is `np.minimum` or `np.maximum`, `starts` are the indices at which the parts begin.
     """
-    starts = np.concatenate([[0], np.flatnonzero(np.diff(parts)) + 1])
     extremes: Floats = np.repeat(
         reduce.reduceat(ys, starts), np.diff(np.concatenate([starts, [len(ys)]]))
     )
@@ -282,7 +286,10 @@ class SmoothedSeries:
         """
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
-        weight = 1 - (1 - self.weight) * self.beta ** np.arange(len(total))
+        missing = 1 - self.weight
+        weight = np.ones(1)
+        if missing > _NOTHING:
+            weight = 1 - missing * self.beta ** np.arange(len(total))
         with np.errstate(invalid="ignore", divide="ignore"):
             averages = np.where(weight > 0, total / weight, np.nan)
         shown: Floats = averages[counts.cumsum()]
@@ -294,21 +301,34 @@ class SmoothedSeries:
         return self.total / self.weight if self.weight else float("nan")
 
 
+_NOTHING = 1e-17
+"""A weight that lacks less than this is 1 to the last digit."""
 _BLOCK = 64
+_AT_ONCE = 32
+"""Blocks of one matrix product, so small that NumPy starts no threads for it."""
 
 
 def _decay(inputs: Floats, beta: float, state: float) -> Floats:
     """Return all states of `s = beta·s + input`, including the one before the first input."""
     blocks = -(-len(inputs) // _BLOCK)
-    padded = np.zeros(blocks * _BLOCK)
-    padded[: len(inputs)] = inputs
-    lag = np.subtract.outer(np.arange(_BLOCK), np.arange(_BLOCK))
-    kernel = np.where(lag >= 0, beta ** np.maximum(lag, 0), 0.0)
-    within = padded.reshape(blocks, _BLOCK) @ kernel.T
+    padded = np.zeros((blocks, _BLOCK))
+    padded.reshape(-1)[: len(inputs)] = inputs
+    kernel, powers = _powers(beta)
+    within = np.empty_like(padded)
+    for at in range(0, blocks, _AT_ONCE):
+        np.matmul(padded[at : at + _AT_ONCE], kernel, out=within[at : at + _AT_ONCE])
     carried = np.empty(blocks)
     for block, end in enumerate(within[:, -1].tolist()):
         carried[block] = state
         state = state * beta**_BLOCK + end
-    states = within + np.outer(carried, beta ** np.arange(1, _BLOCK + 1))
+    within += np.outer(carried, powers)
     start = carried[:1] if blocks else np.array([state])
-    return np.concatenate([start, states.ravel()[: len(inputs)]])
+    return np.concatenate([start, within.reshape(-1)[: len(inputs)]])
+
+
+@cache
+def _powers(beta: float) -> tuple[Floats, Floats]:
+    """Return what the inputs of a block add to its states, `[64, 64]`, and a carried state."""
+    lag = np.subtract.outer(np.arange(_BLOCK), np.arange(_BLOCK))
+    kernel = np.where(lag >= 0, beta ** np.maximum(lag, 0), 0.0)
+    return np.ascontiguousarray(kernel.T), beta ** np.arange(1, _BLOCK + 1)

@@ -19,7 +19,7 @@ from ...view_model.branches import needed_whole
 from ...view_model.step_batch import RecordBatch, decode_batch
 from .frame_checksums import leading_whole
 
-_READ_BYTES = 4 * 1024 * 1024
+_READ_BYTES = 8 * 1024 * 1024
 _SEARCH_BYTES = 256 * 1024
 """Bytes after an offset in which the first whole frame is searched."""
 
