@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import groupby
 
 from fttui.engine.protocol.commands import AnyCommand, describe_command
 from fttui.engine.protocol.data.sample import SampleRecord
@@ -148,10 +149,20 @@ class AppState:
 
 
 def fold(state: AppState, deliveries: Sequence[Delivery], now: float) -> AppState:
-    """Return the state after a batch of deliveries that arrived at `now` (Unix seconds)."""
-    for delivery in deliveries:
-        state = _fold_one(state, delivery, now)
+    """Return the state after a batch of deliveries that arrived at `now` (Unix seconds).
+
+    Records that came one after another are folded together, which costs little more than one.
+    """
+    for alike, group in groupby(deliveries, lambda one: isinstance(one, RecordsArrived)):
+        for delivery in [_joined(group)] if alike else group:
+            state = _fold_one(state, delivery, now)
     return state
+
+
+def _joined(deliveries: Iterable[Delivery]) -> RecordsArrived:
+    found = [one for one in deliveries if isinstance(one, RecordsArrived)]
+    records = [record for one in found for record in one.records]
+    return RecordsArrived(records, sum(one.unknown for one in found))
 
 
 def _fold_one(state: AppState, delivery: Delivery, now: float) -> AppState:
