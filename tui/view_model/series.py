@@ -287,9 +287,9 @@ class SmoothedSeries:
         counts = np.isfinite(values)
         total = _decay(values[counts] * (1 - self.beta), self.beta, self.total)
         missing = 1 - self.weight
-        weight = np.ones(1)
+        weight: Floats = np.ones(1)
         if missing > _NOTHING:
-            weight = 1 - missing * self.beta ** np.arange(len(total))
+            weight = 1 - missing * np.power(self.beta, np.arange(len(total)), dtype=np.float64)
         with np.errstate(invalid="ignore", divide="ignore"):
             averages = np.where(weight > 0, total / weight, np.nan)
         shown: Floats = averages[counts.cumsum()]
@@ -331,4 +331,5 @@ def _powers(beta: float) -> tuple[Floats, Floats]:
     """Return what the inputs of a block add to its states, `[64, 64]`, and a carried state."""
     lag = np.subtract.outer(np.arange(_BLOCK), np.arange(_BLOCK))
     kernel = np.where(lag >= 0, beta ** np.maximum(lag, 0), 0.0)
-    return np.ascontiguousarray(kernel.T), beta ** np.arange(1, _BLOCK + 1)
+    powers: Floats = np.power(beta, np.arange(1, _BLOCK + 1), dtype=np.float64)
+    return np.ascontiguousarray(kernel.T), powers
