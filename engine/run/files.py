@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: it cannot be written; the old file is kept.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Threads may replace the same file at once; the pid stands last, for `sweep_temporary`.
+    thread = threading.get_native_id()
+    temporary = path.with_name(f".{path.name}.{thread}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -167,8 +167,24 @@ def _run(arguments: Sequence[str] | None) -> int:
         # The reader closed the pipe, as `| head` does; Python must not report an error at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        return _refused(error)
+    except (OSError, ModuleNotFoundError) as error:
+        return _refused(error) if isinstance(error, OSError) else _without_module(error)
+
+
+def _without_module(error: ModuleNotFoundError) -> int:
+    """Report that a package which is installed needs another one; return the exit code.
+
+    Raises:
+        ModuleNotFoundError: it is a module of fttui that is missing.
+    """
+    name = (error.name or "fttui").partition(".")[0]
+    if name == "fttui":
+        raise error
+    warn(
+        f"fttui: the Python package {name} is missing, which an installed package imports; "
+        f"install it, such as with: {sys.executable} -m pip install {name}"
+    )
+    return FttuiError.exit_code
 
 
 def _open_run_list(_options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,7 +63,8 @@ class OpenFolder:
         """Replace a file durably; a reader sees the old or the new content, never a part of it."""
         parts = [data] if isinstance(data, bytes) else data
         with self._parent(name) as (parent, last):
-            temporary = f".{last}.{os.getpid()}.tmp"
+            # Threads may replace the same file at once; the pid stands last, for `sweep_temporary`.
+            temporary = f".{last}.{threading.get_native_id()}.{os.getpid()}.tmp"
             with suppress(FileNotFoundError):
                 os.unlink(temporary, dir_fd=parent)
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL

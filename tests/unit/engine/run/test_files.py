@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -14,6 +16,7 @@ from fttui.engine.run.files import (
     process_started,
     write_atomically,
 )
+from fttui.engine.run.folder.open_folder import OpenFolder
 
 
 def test_a_file_is_replaced_privately_and_leaves_no_other_file(tmp_path: Path) -> None:
@@ -91,3 +94,25 @@ def test_free_space_is_that_of_the_user_and_unknown_where_no_sizes_are_told(
     monkeypatch.setattr(os, "statvfs", lambda _folder: told)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     assert free_bytes(tmp_path) == expected
+
+
+@pytest.mark.parametrize("form", ["path", "folder"])
+def test_threads_that_replace_the_same_file_at_once_do_not_disturb_each_other(
+    tmp_path: Path, form: str
+) -> None:
+    begin = threading.Barrier(4)
+
+    def replace(content: bytes) -> None:
+        begin.wait()
+        for _ in range(25):
+            if form == "path":
+                write_atomically(tmp_path / "state.json", content)
+                continue
+            with OpenFolder(tmp_path) as folder:
+                folder.write("state.json", content)
+
+    with ThreadPoolExecutor(4) as pool:
+        contents = [bytes([65 + number]) * 10_000 for number in range(4)]
+        list(pool.map(replace, contents))
+    assert (tmp_path / "state.json").read_bytes() in contents
+    assert [path.name for path in tmp_path.iterdir()] == ["state.json"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fttui.engine.errors import FttuiError
+from fttui.tui.cli import attach
 from fttui.tui.cli.main import main
 from fttui.tui.cli.options import wrapped
 
@@ -47,3 +49,14 @@ def test_a_wrapped_sentence_breaks_no_word_and_no_value_from_its_unit(width: int
     assert " ".join(rows) == text
     assert all(len(row) <= width for row in rows)
     assert not any(row.startswith(("MiB", "GiB", "%")) for row in rows)
+
+
+def test_a_package_that_an_installed_one_lacks_is_named_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(_: object) -> int:
+        raise ModuleNotFoundError("No module named 'colorlog'", name="colorlog")
+
+    monkeypatch.setattr(attach, "_show", fails)
+    assert main(["show", "x"]) == FttuiError.exit_code
+    assert "-m pip install colorlog" in capsys.readouterr().err

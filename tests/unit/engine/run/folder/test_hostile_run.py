@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -167,7 +168,9 @@ def test_a_link_in_place_of_a_folder_is_never_followed(
 
 
 def test_a_planted_temporary_file_is_not_followed(run: RunDirectory, victim: Path) -> None:
-    (run.path / f".engine.json.{os.getpid()}.tmp").symlink_to(victim / "file")
+    (run.path / f".engine.json.{threading.get_native_id()}.{os.getpid()}.tmp").symlink_to(
+        victim / "file"
+    )
     write_mark(run.engine, ProcessMark.current())
     assert run.engine.is_file()
 
