@@ -96,7 +96,7 @@ class Hub:
         self._copies = CopyList(run)
         self._next_beat = 0.0
         self._busy_until = 0.0
-        self._folder_seen_at = time.monotonic()
+        self._folder_seen_at = self._mark_seen_at = time.monotonic()
         self._beats_locked_out = 0
         """Heartbeats in a row in which another hub held the lock of the control journal."""
         self._signalled: int | None = None
@@ -152,7 +152,16 @@ class Hub:
             self._next_beat = 0.0
 
     def _update_engine(self) -> None:
-        self._status.update_engine(read_engine_status(self._run))
+        """Note whether the engine lives; one whose mark is removed counts as alive for a while.
+
+        A live engine writes its mark and its folder again, and needs this hub with its decisions.
+        """
+        found, now = read_engine_status(self._run), time.monotonic()
+        if found.pid is not None:
+            self._mark_seen_at = now
+        elif self._status.engine.alive and now - self._mark_seen_at < FOLDER_GONE_S:
+            return
+        self._status.update_engine(found)
 
     def _keep_control_journal(self) -> None:
         try:

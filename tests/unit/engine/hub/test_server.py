@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.hub.server import ErrorCounts, Hub
+from fttui.engine.hub.live_status import LiveStatus
+from fttui.engine.hub.server import FOLDER_GONE_S, ErrorCounts, Hub
 from fttui.engine.hub.viewers import SILENT_S
 from fttui.engine.protocol.codec import PROTOCOL_VERSION, decode_hub, encode
 from fttui.engine.protocol.commands import Recover, Rollback, ScaleLr, Stop
@@ -158,3 +160,17 @@ def test_the_hub_is_a_program(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"{missing} cannot be served" in done.stderr
+
+
+def test_an_engine_whose_mark_is_removed_counts_as_alive_for_a_while(tmp_path: Path) -> None:
+    engine = EngineDouble(make_run(tmp_path))
+    engine.start()
+    hub: Any = SimpleNamespace(_run=engine.run, _status=LiveStatus(), _mark_seen_at=0.0)
+    Hub._update_engine(hub)
+    assert hub._status.engine.alive
+    shutil.rmtree(engine.run.path)
+    Hub._update_engine(hub)
+    assert hub._status.engine.alive, "the hub would end at once, and its decisions with it"
+    hub._mark_seen_at -= 2 * FOLDER_GONE_S
+    Hub._update_engine(hub)
+    assert not hub._status.engine.alive
