@@ -318,6 +318,8 @@ def page_lines(
     yield (
         f"race {' '.join(race.words)} from step {race.base_step}: {count}, compared by {race.by}"
     )
+    if race.ended and not conducted:
+        yield "no race is running; this is the newest one, which has ended"
     yield from [] if race.ended else _present(race, state.run, conducted, step_s)
     yield ""
     yield from table_lines(race)
@@ -334,7 +336,7 @@ def _present(race: RaceState, run: RunView, conducted: bool, step_s: float | Non
     """Yield which variants train, how far they are, and what is left.
 
     The race and the run are read separately, so one can be ahead of the other, for long without a
-    connection. A step on the timeline of an earlier variant says nothing about the present one.
+    connection. A step on another timeline than that of the present variant says nothing about it.
     """
     for n, variant in enumerate(race.variants):
         if conducted and variant.at is not None:
@@ -350,12 +352,11 @@ def _present(race: RaceState, run: RunView, conducted: bool, step_s: float | Non
         return
     one = race.variants[race.running]
     begun = max(one.step, race.base_step)
-    ended = [timeline for v in race.variants for timeline in v.timelines[: v.rounds]]
-    behind = run.timeline in ended
-    trained = 0 if behind else max(0, run.step - begun)
+    begins = len(one.timelines) <= one.rounds or one.timelines[-1] != run.timeline
+    trained = 0 if begins else max(0, run.step - begun)
     target = race.base_step + race.rounds[min(one.rounds, len(race.rounds) - 1)].steps
     steps = max(trained, target - begun)
-    part = fmt.plural(steps, "step") if behind else f"step {trained} of {steps}"
+    part = f"step {trained} of {steps}" if trained else f"begins {fmt.plural(steps, 'step')}"
     part += " in this round"
     yield f"now: variant {race.running + 1}, {race.plan[race.running].label}: {part}"
     done = sum(max(0, v.step - race.base_step) for v in race.variants) + trained

@@ -96,6 +96,7 @@ class VariantTrainer:
         back = self.roll_back(start, reason)
         if not self._place:
             variant.timelines.append(back.timeline)
+            self._tell.save()  # with the timeline, a reader knows which steps are of this variant
         if self._apply_settings(index, variant, back.settings, reason):
             self._track.send(AddNote(text=reason), "")
             self._train_to(index, variant, target, reason)

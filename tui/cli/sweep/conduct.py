@@ -48,8 +48,11 @@ class SweepTelling:
 
     progress: Callable[[OpenTrial, TrialRecord], None]
     """Called repeatedly while a trial trains."""
-    finished: Callable[[TrialResult], None]
-    """Called after each trial."""
+    finished: Callable[[TrialResult, int], None]
+    """Called after each trial, with the number of trials that train now."""
+    broke: Callable[[OpenTrial | None, Exception, Sequence[int]], None]
+    """Called at once when an error ends the sweep, with the trial in which it occurred, None if in
+    none, and the numbers of the trials that train now."""
 
 
 class TrialLoop:
@@ -72,6 +75,8 @@ class TrialLoop:
         self._tell = telling
         self.current: dict[int, RunDirectory | None] = {}
         """The trials that train now, by their numbers; None before the run is started."""
+        self._broken = False
+        """Whether an error has occurred that ends the sweep."""
         self._threads: list[threading.Thread] = []
         self._turn = threading.RLock()
         """Held while one of the threads uses the study or reports something."""
@@ -103,7 +108,6 @@ class TrialLoop:
                 whys.append(self._train(starter, before, deadline))
             except Exception as error:  # noqa: BLE001  # raised below, on the thread of the caller
                 errors.append(error)
-                self._leaving.set()
 
         self._threads = [
             threading.Thread(target=work, args=[one], name=f"trials {n}", daemon=True)
@@ -131,26 +135,40 @@ class TrialLoop:
 
     def _train(self, starter: TrialStarter, before: Sequence[int], deadline: float | None) -> str:
         """Train trials with one starter; return why there are no more, or an empty text."""
-        while True:
-            with self._turn:
-                trial = self._next(before, deadline)
-                if isinstance(trial, str):
-                    return trial
-                self.current[trial.number] = None
-            result = self._trial(starter, trial, deadline)
-            with self._turn:
-                del self.current[trial.number]
-                if self._leaving.is_set():  # it may have been stopped, and is taken up later
-                    return ""
-                if result is None:
-                    return f"the time limit is reached in trial {trial.number}"
-                self._study.conclude(trial, result)
-                self._tell.finished(result)
+        trial: OpenTrial | str | None = None
+        try:
+            while True:
+                trial = None
+                with self._turn:
+                    trial = self._next(before, deadline)
+                    if isinstance(trial, str):
+                        return trial
+                    self.current[trial.number] = None
+                result = self._trial(starter, trial, deadline)
+                with self._turn:
+                    del self.current[trial.number]
+                    if self._leaving.is_set():  # it may have been stopped, and is taken up later
+                        return ""
+                    if result is None:
+                        return f"the time limit is reached in trial {trial.number}"
+                    self._study.conclude(trial, result)
+                    self._tell.finished(result, len(self.current))
+        except Exception as error:
+            self._break(None if isinstance(trial, str) else trial, error)
+            raise
+
+    def _break(self, trial: OpenTrial | None, error: Exception) -> None:
+        """Let no further trial begin after an error; those that train are concluded as usual."""
+        with self._turn:
+            self._broken = True
+            if trial is not None:
+                self.current.pop(trial.number, None)
+            self._tell.broke(trial, error, sorted(self.current))
 
     def _next(self, before: Sequence[int], deadline: float | None) -> OpenTrial | str:
         """Return the next trial to train; or why there is none, which is empty after the last."""
         for _ in range(_MOST_REPEATS):
-            if (left := self._left()) <= 0 or self._leaving.is_set():
+            if (left := self._left()) <= 0 or self._leaving.is_set() or self._broken:
                 return ""
             if deadline is not None and time.monotonic() >= deadline:
                 return f"the time limit is reached, with {left} trials left"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, get_args
 
 import msgspec
 
-from fttui.engine.errors import ConfigError, TrainingFailed
+from fttui.engine.errors import ConfigError, FttuiError, TrainingFailed
 from fttui.engine.protocol.data.messages import ReadingProgress
 from fttui.engine.run.records.record_feed import read_whole
 from fttui.engine.run.run_dir import RunDirectory, require_runs_folder, runs_root
@@ -33,7 +33,15 @@ from ..preflight.training_packages import require_training_packages
 from .devices import OnDevice
 from .prepare import make_plan, measured, require_valid, time_limit_s, trials_of, whole_only
 from .sweep_folder import SweepFolder, find_sweep, new_sweep_folder
-from .sweep_text import cost_line, plan_lines, result_lines, table_lines, trial_line
+from .sweep_text import (
+    broken_line,
+    cost_line,
+    plan_lines,
+    rest_line,
+    result_lines,
+    table_lines,
+    trial_line,
+)
 
 if TYPE_CHECKING:
     from .conduct import SweepTelling, TrialLoop, TrialStarter
@@ -178,11 +186,29 @@ def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float |
         say("nothing was started")
         return 0
     _require_data(base.resolved)
-    folder = new_sweep_folder(root, plan.name)
     own = load_config(path, options.overrides).resolved
-    folder.store(plan, base.resolved, own)
-    say(f"sweep {folder.id} in {folder.path}")
-    return _train(root, folder, plan, space, options, limit_s)
+    folder = new_sweep_folder(root, plan.name)
+    try:
+        folder.store(plan, base.resolved, own)
+        say(f"sweep {folder.id} in {folder.path}")
+        return _train(root, folder, plan, space, options, limit_s)
+    except BaseException:  # also Ctrl-C
+        if not _has_trials(folder, plan, space):
+            folder.discard()
+            say(f"no trial has begun, so {folder.path} is removed again")
+        raise
+
+
+def _has_trials(folder: SweepFolder, plan: SweepPlan, space: tuple[Axis, ...]) -> bool:
+    """Whether a trial of a sweep has a run or a result; also if this cannot be read."""
+    from .study import Study
+
+    if not folder.study.exists():
+        return False
+    try:
+        return any(one.run or one.state != "open" for one in Study(folder, plan, space).results())
+    except (FttuiError, OSError):
+        return True
 
 
 def _require_data(resolved: str) -> None:
@@ -281,8 +307,11 @@ def _train(
         deadline = None if limit_s is None else time.monotonic() + limit_s
         try:
             why = sweep.run(deadline)
-        except KeyboardInterrupt:
-            _interrupted(folder, sweep)
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt):
+                _interrupted(sweep)
+            if _has_trials(folder, plan, space):
+                say(f"resume with: fttui sweep {quote(folder.id)} --resume")
             raise
         trials = _with_losses(root, study.results())
     _say_results(folder, plan, space, trials)
@@ -307,8 +336,8 @@ def _devices(folder: SweepFolder, options: argparse.Namespace) -> tuple[str, ...
     return found
 
 
-def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
-    """Let the trial that trains save and end, and print how to resume."""
+def _interrupted(sweep: TrialLoop) -> None:
+    """Let the trials that train save and end."""
     from .trial_run import interrupt, wait_for_end
 
     say("")
@@ -320,7 +349,6 @@ def _interrupted(folder: SweepFolder, sweep: TrialLoop) -> None:
                 interrupt(run)
             for run in runs:
                 wait_for_end(run)
-    say(f"resume with: fttui sweep {quote(folder.id)} --resume")
 
 
 def _telling(
@@ -345,7 +373,7 @@ def _telling(
         trained = sum(steps.values())
         line.show(ReadingProgress(label=text, done=trained, total=plan.steps * len(steps)))
 
-    def finished(one: TrialResult) -> None:
+    def finished(one: TrialResult, training: int) -> None:
         line.clear()
         steps.pop(one.number, None)
         trials = study.results()
@@ -356,11 +384,16 @@ def _telling(
             folder.store_best(best_text(folder, plan, space, one))
         ended = [t for t in trials if t.state != "open"]
         if len(ended) == 1 and one.state == "complete" and total > 1:
-            rest = fmt.plural(total - 1, "trial")
-            most_s = math.ceil((total - 1) / at_once) * one.seconds
-            say(f"  then {rest} more: at most {fmt.duration(most_s)}")
+            say(rest_line(total - 1 - training, training, at_once, one.seconds))
 
-    return SweepTelling(progress, finished)
+    def broke(trial: OpenTrial | None, error: Exception, training: Sequence[int]) -> None:
+        line.clear()
+        if trial is not None:
+            steps.pop(trial.number, None)
+        which = None if trial is None else (trial.number, trial.values)
+        say(broken_line(space, which, error, training))
+
+    return SweepTelling(progress, finished, broke)
 
 
 def best_text(

@@ -5,9 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,6 +102,16 @@ class SweepFolder:
         if whole < len(content):
             os.truncate(self.study, whole)
         return len(content) - whole
+
+    def discard(self) -> None:
+        """Remove the folder with what it holds, and the folder of all sweeps if it is empty then.
+
+        Raises:
+            OSError: it cannot be removed.
+        """
+        shutil.rmtree(self.path)
+        with suppress(OSError):
+            self.path.parent.rmdir()
 
     def store_best(self, text: str) -> None:
         """Write the configuration with the best settings."""

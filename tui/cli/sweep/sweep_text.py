@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from shlex import quote
 
+from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.usage.amounts import Price
 
 from ...text import format as fmt
@@ -124,6 +125,47 @@ def trial_line(plan: SweepPlan, space: Sequence[Axis], one: TrialResult, best: b
     parts += ["best so far"] if best else []
     parts += ["ended early"] if one.state == "pruned" else []
     return "  ".join(parts)
+
+
+def rest_line(left: int, training: int, at_once: int, trial_s: float) -> str:
+    """Return how long the sweep still takes at most after its first trial, as one line.
+
+    Args:
+        left: number of trials that have not begun.
+        training: number of trials that train now.
+        at_once: number of trials that train side by side.
+        trial_s: seconds of the first trial, which had all steps.
+    """
+    most = fmt.duration(math.ceil((left + training) / at_once) * trial_s)
+    if not left:
+        return f"  {fmt.plural(training, 'trial')} still training: at most {most}"
+    beside = f", besides {training} training now" if training else ""
+    return f"  then {fmt.plural(left, 'trial')} more{beside}: at most {most}"
+
+
+def broken_line(
+    space: Sequence[Axis],
+    trial: tuple[int, Mapping[str, str]] | None,
+    error: Exception,
+    training: Sequence[int],
+) -> str:
+    """Return that an error ends a sweep, as one line.
+
+    Args:
+        space: the axes of the sweep.
+        trial: number and settings of the trial in which it occurred; None if in none.
+        error: the error.
+        training: numbers of the trials that train now.
+    """
+    known = isinstance(error, (FttuiError, OSError))
+    why = str(error).splitlines()[0] if known and str(error) else repr(error)
+    where = "the sweep" if trial is None else f"trial {trial[0]}: {label(space, trial[1])}"
+    after = "no further trial begins"
+    if training:
+        numbers = ", ".join(map(str, training))
+        kind = "trial" if len(training) == 1 else "trials"
+        after += f"; {kind} {numbers} still training, Ctrl-C stops with a checkpoint"
+    return f"{where}  ended by an error: {why}; {after}"
 
 
 def table_lines(

@@ -51,8 +51,21 @@ def read_race(run: RunDirectory) -> RaceState | None:
 
 def changed_at(run: RunDirectory) -> int | None:
     """Return when the file was written, in nanoseconds; None without one."""
+    return _written_at(race_file(run))
+
+
+def precedes_lock(run: RunDirectory) -> bool:
+    """Whether the file was written before a process last took the lock of a race.
+
+    While that process conducts a race, an ended race in such a file is an earlier one.
+    """
+    written, locked = changed_at(run), _written_at(run.path / _LOCK)
+    return written is not None and locked is not None and written < locked
+
+
+def _written_at(file: Path) -> int | None:
     try:
-        return race_file(run).stat().st_mtime_ns
+        return file.stat().st_mtime_ns
     except FileNotFoundError:
         return None
 

@@ -17,7 +17,7 @@ from fttui.engine.run.run_dir import RunDirectory
 
 from ...view_model.race.race_state import RaceState
 from ..ssh.remote_host import RemoteHost
-from .race_file import changed_at, conducted_by, interrupt_race, read_race
+from .race_file import changed_at, conducted_by, interrupt_race, precedes_lock, read_race
 from .race_process import last_words
 
 _ALIVE_S = 10.0
@@ -67,11 +67,22 @@ class LocalRace:
         try:
             conducted = running or conducted_by(self._run) is not None
             said = [] if conducted else last_words(self._run)
-            begun = self._process is None or changed_at(self._run) != self._earlier
-            race = read_race(self._run) if begun else None
+            race = self._newest(conducted)
             return RaceLook(race=race, conducted=conducted, said=said)
         except (FttuiError, OSError) as error:
             return RaceLook(conducted=running, said=[str(error)])
+
+    def _newest(self, conducted: bool) -> RaceState | None:
+        """Return the race in the file; None if it is an earlier one than that of the process.
+
+        Before a race has its start, its process writes no file, so the file is still that of the
+        race before.
+        """
+        if self._process is not None and changed_at(self._run) == self._earlier:
+            return None
+        race = read_race(self._run)
+        earlier = conducted and race is not None and race.ended and precedes_lock(self._run)
+        return None if earlier else race
 
     def interrupt(self) -> None:
         """Let the process of the race pause the run and end."""

@@ -162,6 +162,29 @@ async def test_a_race_that_did_not_begin_says_why_instead_of_an_older_result(
         assert "best:" not in text_of(app)
 
 
+async def test_a_race_that_another_process_begins_replaces_the_ended_one(tmp_path: Path) -> None:
+    run = folder(tmp_path)
+    older = going()
+    older.ended, older.kept, older.running = True, 0, None
+    store_race(run, older)
+    async with driven(FakeSession(eventful()), folder=run.path) as (app, pilot):
+        page = RacePage(LocalRace(run))
+        await app.push_screen(page)
+        await until(pilot, lambda: "no race is running; this is the newest one" in text_of(app))
+        with race_lock(run):
+            await page._look()
+            await until(pilot, lambda: "the race begins" in text_of(app))
+            assert "best:" not in text_of(app)
+            store_race(run, going())
+            await page._look()
+            await until(pilot, lambda: "now: variant 2, lr 2e-4: begins 40" in text_of(app))
+            newer = older
+            newer.words = ["lr=3e-4,4e-4"]
+            store_race(run, newer)
+            await page._look()
+            await until(pilot, lambda: "best: lr 3e-4" in text_of(app))
+
+
 @pytest.mark.long
 async def test_the_run_of_another_machine_is_raced_there() -> None:
     async with driven(FakeSession(eventful())) as (app, pilot):

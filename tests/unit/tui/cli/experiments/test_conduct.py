@@ -137,6 +137,21 @@ def test_bad_variants_leave_early_and_every_variant_starts_from_the_same_state()
     assert len({t for one in state.variants for t in one.timelines}) == 6
 
 
+def test_the_timeline_of_a_variant_is_stored_before_its_first_step() -> None:
+    model, state = Model(), begun(["lr=1e-3,3e-3"], steps=20)
+    stored: list[int] = []
+
+    def save() -> None:
+        if state.running is not None and state.variants[state.running].timelines:
+            stored.append(len(model.trained))
+
+    race = conducted(model, state, save)
+    race.prepare(None)
+    race.run()
+    assert 0 in stored
+    assert 20 in stored
+
+
 def test_all_settings_of_all_variants_are_as_they_were_when_the_run_goes_back() -> None:
     model = Model(RunSettings(lr_scale=0.5, clip=0.7, clip_percentile=90.0, autopilot="act"))
     before = model.settings

@@ -402,27 +402,31 @@ def test_a_race_under_way_is_not_called_interrupted(
 
 
 @pytest.mark.parametrize(
-    ("timeline", "told"),
+    ("timeline", "step", "known", "told"),
     [
-        pytest.param(3, "step 9 of 40 in this round", id="the present variant"),
-        pytest.param(2, "40 steps in this round", id="still that of the variant before"),
+        pytest.param(3, 13, [3], "step 9 of 40 in this round", id="its own"),
+        pytest.param(2, 13, [3], "begins 40 steps in this round", id="that of the one before"),
+        pytest.param(2, 13, [], "begins 40 steps in this round", id="before its rollback"),
+        pytest.param(1, 99, [], "begins 40 steps in this round", id="that of the run before"),
+        pytest.param(3, 4, [3], "begins 40 steps in this round", id="before its first step"),
     ],
 )
-def test_a_step_on_the_timeline_of_an_earlier_variant_is_not_told_as_that_of_the_present_one(
-    timeline: int, told: str
+def test_only_steps_on_the_timeline_of_a_variant_are_told_as_its_own(
+    timeline: int, step: int, known: list[int], told: str
 ) -> None:
     race = unfinished()
     race.running = 1
     race.variants = [
         VariantState(rounds=1, step=44, timelines=[2]),
-        VariantState(step=4, timelines=[3]),
+        VariantState(step=4, timelines=known),
     ]
-    view = AppState(run_id="a", run=RunView(step=13, timeline=timeline))
+    view = AppState(run_id="a", run=RunView(step=step, timeline=timeline))
 
     now, left = list(page_lines(race, view, True, 1.0, ()))[1:3]
 
     assert now.endswith(told)
-    assert left.startswith("left: at most 31 steps" if timeline == 3 else "left: at most 40 steps")
+    trains = told.startswith("step 9")
+    assert left.startswith(f"left: at most {31 if trains else 40} steps")
 
 
 def test_a_race_begun_during_the_question_is_kept(

@@ -15,7 +15,7 @@ from fttui.engine.protocol.states import RunState
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.sweep import conduct, trial_run
 from fttui.tui.cli.sweep.conduct import SweepTelling, TrialLoop, TrialStarter
-from fttui.tui.cli.sweep.study import Study
+from fttui.tui.cli.sweep.study import OpenTrial, Study
 from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
 from fttui.tui.cli.sweep.trial_run import Followed, follow
 from fttui.tui.view_model.sweep.search_space import Axis, parse_space
@@ -91,6 +91,9 @@ class Scene:
         self.runs = Journals(root, curve)
         self.folder: SweepFolder = new_sweep_folder(root, "mine")
         self.told: list[TrialResult] = []
+        self.training: list[int] = []
+        """The number of trials that train after each result."""
+        self.broke: list[tuple[int | None, str, list[int]]] = []
 
     def train(
         self,
@@ -98,9 +101,16 @@ class Scene:
         deadline: float | None = None,
         starters: Sequence[TrialStarter] = (),
     ) -> str:
-        telling = SweepTelling(lambda trial, record: None, self.told.append)
+        telling = SweepTelling(lambda trial, record: None, self._finished, self._broke)
         study, each = Study(self.folder, wanted, self.space), starters or [self.runs]
         return TrialLoop(wanted, self.space, study, each, self.root, telling).run(deadline)
+
+    def _finished(self, one: TrialResult, training: int) -> None:
+        self.told.append(one)
+        self.training.append(training)
+
+    def _broke(self, trial: OpenTrial | None, error: Exception, training: Sequence[int]) -> None:
+        self.broke.append((trial.number if trial else None, str(error), list(training)))
 
     def results(self) -> list[TrialResult]:
         return Study(self.folder, plan(1), self.space).results()
@@ -206,6 +216,8 @@ def test_trials_train_side_by_side_each_once(tmp_path: Path) -> None:
     devices = [Meeting(scene.runs, barrier), Meeting(scene.runs, barrier)]
     assert scene.train(plan(6), starters=devices) == ""
     assert [len(one.started) for one in devices] == [3, 3]
+    assert max(scene.training) == 1
+    assert scene.training[-1] == 0
     assert sorted(one.number for one in scene.told) == [1, 2, 3, 4, 5, 6]
     assert [one.state for one in scene.results()] == ["complete"] * 6
     assert len({one.values["train.lr"] for one in scene.results()}) == 6
@@ -221,6 +233,53 @@ def test_an_error_on_one_device_ends_the_sweep_after_the_trials_that_train(tmp_p
     with pytest.raises(OSError, match="no space left"):
         scene.train(plan(60), starters=[Broken(scene.runs, threading.Barrier(1)), scene.runs])
     assert len(scene.results()) < 60
+
+
+def test_an_error_is_told_at_once_with_its_trial_and_the_others_are_concluded(
+    tmp_path: Path,
+) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..1", "adapter.r=4,8"], rate)
+    trains, told = threading.Event(), threading.Event()
+
+    class Slow(Meeting):
+        def start(self, overrides: list[str]) -> RunDirectory:
+            trains.set()
+            assert told.wait(20)
+            return super().start(overrides)
+
+    class Broken(Meeting):
+        def start(self, overrides: list[str]) -> RunDirectory:
+            assert trains.wait(20)
+            raise OSError("no space left")
+
+    broke = scene._broke
+
+    def tell(trial: OpenTrial | None, error: Exception, training: Sequence[int]) -> None:
+        broke(trial, error, training)
+        told.set()
+
+    scene._broke = tell  # type: ignore[method-assign]
+    alone = threading.Barrier(1)
+    with pytest.raises(OSError, match="no space left"):
+        scene.train(plan(9), starters=[Slow(scene.runs, alone), Broken(scene.runs, alone)])
+    ((broken, why, training),) = scene.broke
+    (ended,) = scene.told
+    assert (broken, why, training) == (3 - ended.number, "no space left", [ended.number])
+    assert ended.state == "complete"
+    assert sorted(one.state for one in scene.results()) == ["complete", "open"]
+
+
+def test_an_error_outside_a_trial_is_told_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(study: Study, training: object) -> OpenTrial:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Study, "next_trial", full)
+    scene = Scene(tmp_path, ["train.lr=0.1..1"], rate)
+    with pytest.raises(OSError, match="no space left"):
+        scene.train(plan(9))
+    assert scene.broke == [(None, "no space left", [])]
 
 
 def test_an_interrupted_trial_is_taken_up_first(tmp_path: Path) -> None:

@@ -11,14 +11,23 @@ import pytest
 
 from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.usage.amounts import Price, Usage
+from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.cli.main import build_parser, main
 from fttui.tui.cli.shell.completion import completion_script
 from fttui.tui.cli.shell.man_page import man_page
 from fttui.tui.cli.sweep.prepare import time_limit_s, whole_only
 from fttui.tui.cli.sweep.study import Study
 from fttui.tui.cli.sweep.sweep import best_text
-from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder
-from fttui.tui.cli.sweep.sweep_text import cost_line, result_lines, table_lines, trial_line
+from fttui.tui.cli.sweep.sweep_folder import SweepFolder, new_sweep_folder, sweeps
+from fttui.tui.cli.sweep.sweep_text import (
+    broken_line,
+    cost_line,
+    rest_line,
+    result_lines,
+    table_lines,
+    trial_line,
+)
+from fttui.tui.cli.sweep.trial_run import TrialRuns
 from fttui.tui.view_model.race.rounds import MeasuredTimes
 from fttui.tui.view_model.sweep.search_space import Axis, parse_space
 from fttui.tui.view_model.sweep.sweep_plan import SweepPlan, TrialResult
@@ -183,6 +192,79 @@ def test_the_best_settings_are_written_into_the_users_own_configuration(config: 
     assert (found.train.lr, found.train.steps, found.name) == (0.00021, 100, "mine")
     assert found.adapter.r == 8
     assert "trial 2 of run mine-t2" in text
+
+
+@pytest.mark.parametrize(
+    ("left", "training", "told"),
+    [
+        (5, 0, "  then 5 trials more: at most 5 m 0 s"),
+        (4, 1, "  then 4 trials more, besides 1 training now: at most 3 m 0 s"),
+        (0, 1, "  1 trial still training: at most 1 m 0 s"),
+    ],
+)
+def test_trials_that_train_now_are_not_counted_among_those_to_come(
+    left: int, training: int, told: str
+) -> None:
+    assert rest_line(left, training, 2 if training else 1, 60.0) == told
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (OSError(28, "No space left on device"), "[Errno 28] No space left on device"),
+        (KeyError("lr"), "KeyError('lr')"),
+        (OSError(), "OSError()"),
+    ],
+)
+def test_an_error_that_ends_a_sweep_names_its_trial(error: Exception, why: str) -> None:
+    trial = 3, {"train.lr": "0.01", "adapter.r": "8"}
+    line = broken_line(space(), trial, error, [4])
+    assert line == (
+        f"trial 3: lr 0.01, r 8  ended by an error: {why}; no further trial begins; trial 4 still "
+        "training, Ctrl-C stops with a checkpoint"
+    )
+    assert broken_line(space(), None, error, []).startswith(f"the sweep  ended by an error: {why}")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError("no space left")])
+def test_a_sweep_that_ends_before_its_first_trial_leaves_no_folder(
+    config: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+) -> None:
+    def start(runs: TrialRuns, overrides: list[str]) -> RunDirectory:
+        raise error
+
+    monkeypatch.setattr("fttui.tui.cli.sweep.sweep._require_data", lambda resolved: None)
+    monkeypatch.setattr(TrialRuns, "start", start)
+    code, text = said(capsys, str(config), *WORDS, "--yes")
+    assert code != 0
+    assert "no trial has begun, so" in text
+    assert "--resume" not in text
+    assert list((config.parent / "runs").iterdir()) == []
+
+
+def test_a_sweep_with_a_trial_is_kept_for_a_resume(
+    config: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    def start(runs: TrialRuns, overrides: list[str]) -> RunDirectory:
+        if started:
+            raise OSError("no space left")
+        started.append(overrides)
+        raise ConfigError("it does not fit")
+
+    monkeypatch.setattr("fttui.tui.cli.sweep.sweep._require_data", lambda resolved: None)
+    monkeypatch.setattr(TrialRuns, "start", start)
+    code, text = said(capsys, str(config), *WORDS, "--yes")
+    (folder,) = sweeps(config.parent / "runs")
+    assert code != 0
+    assert "trial 2: lr" in text
+    assert "ended by an error: no space left; no further trial begins" in text
+    assert f"resume with: fttui sweep {folder.id} --resume" in text
+    assert "failed: it does not fit" in text
 
 
 def test_results_are_shown_again_and_options_that_would_change_them_are_refused(
