@@ -60,7 +60,8 @@ def _sample(option: str) -> str:
 
 
 def bench_lines(
-    arguments: Sequence[str],
+    command: str,
+    runs: bool,
     exit_code: int | None,
     said: Sequence[str],
     results: Sequence[BenchmarkResult],
@@ -68,13 +69,15 @@ def bench_lines(
     """Yield the lines of the page of a measurement.
 
     Args:
-        arguments: the arguments of `fttui bench`.
-        exit_code: that of its process; None while it works.
+        command: the command of the measurement.
+        runs: whether it has not ended.
+        exit_code: that of its process; None while it works, or if it is not known.
         said: the last lines that it has printed.
         results: the results that it has recorded so far.
     """
-    yield f"fttui bench {shlex.join(arguments)}"
-    state = "measuring …" if exit_code is None else "measured" if exit_code == 0 else "failed"
+    yield command
+    state = "failed" if exit_code else "ended" if exit_code is None else "measured"
+    state = "measuring …" if runs else state
     yield state if not exit_code else f"{state} with exit code {exit_code}"
     for result in results:
         yield ""
@@ -84,4 +87,4 @@ def bench_lines(
         if result.error:
             yield result.error
     yield ""
-    yield from said
+    yield from (line for line in said if line != command)

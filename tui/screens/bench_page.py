@@ -8,8 +8,6 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.css.query import NoMatches
 
-from fttui.engine.run.run_dir import RunDirectory
-
 from ..connection.race.race_process import BENCH_LOG, StartedBench, last_words
 from ..dialogs.bench_prompt import bench_lines
 from ..view_model.app_state import AppState
@@ -26,12 +24,13 @@ class BenchPage(RunScreen):
     AUTO_FOCUS = "#text"
     MODE = "page"
 
-    def __init__(self, run: RunDirectory, started: StartedBench) -> None:
+    def __init__(self, started: StartedBench) -> None:
         """Show the output of a process that measures benchmarks of a run."""
         super().__init__()
-        self._run = run
+        self._run = started.run
         self._started = started
         self._said: list[str] = []
+        self._runs = True
 
     def compose_body(self) -> ComposeResult:
         """Compose the text of the page."""
@@ -47,8 +46,9 @@ class BenchPage(RunScreen):
         self.set_interval(LOOK_S, self._look)
 
     async def _look(self) -> None:
+        self._runs = await asyncio.to_thread(lambda: self._started.runs)
         self._said = await asyncio.to_thread(last_words, self._run, BENCH_LOG)
-        if not self._started.runs:
+        if not self._runs:
             self.query_one("#text").border_subtitle = "esc: back"
         self.fttui.redraw()
 
@@ -59,7 +59,8 @@ class BenchPage(RunScreen):
     def _lines(self, state: AppState) -> list[str]:
         started = self._started
         results = state.run.benchmarks[started.earlier :]
-        return list(bench_lines(started.arguments, started.process.poll(), self._said, results))
+        code = None if self._runs else started.exit_code
+        return list(bench_lines(started.command, self._runs, code, self._said, results))
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the current state of the measurement."""

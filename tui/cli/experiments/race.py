@@ -194,8 +194,6 @@ def _start_detached(
         raise ConfigError("got --detach without --yes; a detached race can ask nobody, add --yes")
     if not (settings or options.resume or options.cancel):
         raise ConfigError(f"no settings to try on {run.id}; for example: lr=1e-4,2e-4")
-    if conducted_by(run) is not None:  # it writes the log that the new process would begin anew
-        raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
     process = start_race(run, step, _detached_arguments(step, settings, options))
     last = time.monotonic() + _BEGINS_IN_S
     while process.poll() is None and conducted_by(run) is None and time.monotonic() < last:

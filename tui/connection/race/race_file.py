@@ -22,7 +22,7 @@ from ...view_model.race.race_state import RaceState
 
 _MOST_BYTES = 64 * 2**20
 _LOCK = "race.lock"
-_PATIENCE_S, _LOOKS = 0.5, 10
+PATIENCE_S, _LOOKS = 0.5, 10
 """Seconds and looks in which a lock may be free again, or the pid of its holder be written."""
 
 
@@ -89,7 +89,7 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
     with run.open() as folder:
         opened = folder.open_file(_LOCK, os.O_RDWR | os.O_CREAT)
     with os.fdopen(opened, "wb") as lock:
-        if not _locked(lock, fcntl.LOCK_EX, _PATIENCE_S):
+        if not lock_within(lock, fcntl.LOCK_EX, PATIENCE_S):
             raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
         lock.truncate(0)
         lock.write(str(os.getpid()).encode())
@@ -108,21 +108,22 @@ def conducted_by(run: RunDirectory) -> int | None:
     except FileNotFoundError:
         return None
     with os.fdopen(opened, "rb") as lock:
-        if _locked(lock, fcntl.LOCK_SH):
+        if lock_within(lock, fcntl.LOCK_SH):
             return None
         text = b""
         for _ in range(_LOOKS):
             lock.seek(0)
             if text := lock.read(32):
                 break
-            time.sleep(_PATIENCE_S / _LOOKS)
+            time.sleep(PATIENCE_S / _LOOKS)
         return int(text) if text.isdigit() else 0
 
 
-def _locked(lock: IO[bytes], kind: int, patience_s: float = 0.0) -> bool:
+def lock_within(lock: IO[bytes], kind: int, patience_s: float = 0.0) -> bool:
     """Lock a file for as long as it is open; return False if another process holds it.
 
-    A look of `conducted_by` holds it for an instant, which whoever locks it to race waits out.
+    A look whether a lock is free holds it for an instant, which whoever wants to keep it waits out
+    with the patience.
     """
     last = time.monotonic() + patience_s
     while True:
@@ -131,7 +132,7 @@ def _locked(lock: IO[bytes], kind: int, patience_s: float = 0.0) -> bool:
         except BlockingIOError:
             if time.monotonic() >= last:
                 return False
-            time.sleep(_PATIENCE_S / _LOOKS)
+            time.sleep(PATIENCE_S / _LOOKS)
         else:
             return True
 

@@ -5,9 +5,16 @@ from __future__ import annotations
 from shlex import quote
 
 from fttui.engine.errors import FttuiError
+from fttui.engine.run.run_dir import RunDirectory
 
 from ...app_base import AppBase
-from ...connection.race.race_process import StartedBench, start_bench
+from ...connection.race.race_process import (
+    StartedBench,
+    already_measuring,
+    bench_command,
+    running_bench,
+    start_bench,
+)
 from ...dialogs.bench_prompt import FORMS, bench_arguments, read_bench
 from ...dialogs.prompts import ParsedInput
 from ..bench_page import BenchPage
@@ -20,14 +27,16 @@ _TITLE = "benchmarks"
 def ask_bench(app: AppBase) -> None:
     """Ask for tasks, and measure them on the checkpoint under the cursor, or the last one.
 
-    While a measurement runs, its page is shown instead.
+    While a measurement runs that this or another app has started, no other one is started: its
+    page is shown with a message.
     """
     if app.run_directory is None:
         command = f"fttui bench {quote(app.state.run_id)} --tasks NAMES"
         app.tell(f"measure on the machine of the run, with: {command}", title=_TITLE)
         return
-    if app.started_bench is not None and app.started_bench.runs:
-        app.push_screen(BenchPage(app.run_directory, app.started_bench))
+    if (running := _running(app, app.run_directory)) is not None:
+        app.push_screen(BenchPage(running))
+        app.tell(already_measuring(running.command), title=_TITLE)
         return
     if not app.state.run.checkpoints:
         app.tell("the run has no checkpoint to measure", title=_TITLE)
@@ -51,5 +60,17 @@ def _measure(app: AppBase, checkpoint: str | None, arguments: list[str]) -> None
     except (FttuiError, OSError) as error:
         app.tell(str(error), title=_TITLE)
         return
-    app.started_bench = StartedBench(process, arguments, len(app.state.run.benchmarks))
-    app.push_screen(BenchPage(run, app.started_bench))
+    command, earlier = bench_command(run, checkpoint, arguments), len(app.state.run.benchmarks)
+    app.started_bench = StartedBench(run, command, earlier, process)
+    app.push_screen(BenchPage(app.started_bench))
+
+
+def _running(app: AppBase, run: RunDirectory) -> StartedBench | None:
+    """Return the measurement of a run that still runs; None without one."""
+    known = app.started_bench
+    if known is not None and known.run.path == run.path and known.runs:
+        return known
+    command = running_bench(run)
+    if command is None:
+        return None
+    return StartedBench(run, command, len(app.state.run.benchmarks))

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.run.run_dir import RunDirectory
+from fttui.tui.connection.race.race_process import (
+    BENCH_LOG,
+    last_words,
+    running_bench,
+    start_bench,
+)
 from fttui.tui.dialogs.bench_prompt import bench_arguments, read_bench
 from fttui.tui.screens.bench_page import BenchPage
 from fttui.tui.screens.handlers import bench
@@ -89,6 +96,8 @@ async def test_a_measurement_shows_its_progress_and_its_results(
         await pilot.press("b")
         await until(pilot, lambda: isinstance(app.screen, BenchPage))
         assert len(asked) == 1, "the measurement that runs is shown, and no other is started"
+        first = f"fttui bench {run.id} --tasks hellaswag --limit 8"
+        await until(pilot, lambda: f"benchmarks are being measured already: {first}" in told(app))
         measured = result(step=session.script.step, timeline=session.script.timeline)
         session.script.add(BenchmarkFinished(result=measured))
         session.push()
@@ -97,6 +106,31 @@ async def test_a_measurement_shows_its_progress_and_its_results(
         processes[0].communicate(b"\n")
         app.screen.run_worker(app.screen._look())  # type: ignore[attr-defined]
         await until(pilot, lambda: "measured" in text_of(app))
+
+
+async def test_the_measurement_of_another_app_is_named_and_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    session = FakeSession(eventful())
+    run = write_run(tmp_path, session.run_id, session.script)
+    sleeps = tmp_path / "sleeps"
+    sleeps.write_text("#!/bin/sh\nexec sleep 60\n")
+    sleeps.chmod(0o700)
+    monkeypatch.setattr("fttui.tui.connection.race.race_process.sys.executable", str(sleeps))
+    processes.append(start_bench(run, "step-000400", ["--tasks", "hellaswag"]))
+    with pytest.raises(FttuiError, match=f"fttui bench {run.id}@step-000400 --tasks hellaswag"):
+        start_bench(run, None, ["--tasks", "arc_easy"])
+    assert len(last_words(run, BENCH_LOG)) == 1, "the log of the first is kept"
+    async with driven(session, folder=run.path) as (app, pilot):
+        await pilot.press("b")
+        await until(pilot, lambda: isinstance(app.screen, BenchPage))
+        await until(pilot, lambda: "measuring …" in text_of(app))
+        assert "already: fttui bench" in told(app)
+        processes[0].kill()
+        processes[0].wait()
+        app.screen.run_worker(app.screen._look())  # type: ignore[attr-defined]
+        await until(pilot, lambda: "ended" in text_of(app))
+    assert running_bench(run) is None
 
 
 async def test_a_run_on_another_machine_names_the_command_to_type_there() -> None:

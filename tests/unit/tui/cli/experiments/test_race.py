@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -522,11 +523,15 @@ def test_a_detached_race_leaves_the_log_of_a_running_one_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = make_run(tmp_path)
-    monkeypatch.setattr(race_module, "start_race", lambda *_: pytest.fail("it was started"))
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
+    log = run.logs / "race.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("variant 1 of 2\n")
     line = ["race", run.id, "lr=x0.5", "--detach", "--yes", "--runs-dir", str(tmp_path)]
     with race_lock(run):
         assert main(line) != 0
     assert "another process is running a race" in capsys.readouterr().err
+    assert log.read_text() == "variant 1 of 2\n"
 
 
 def test_a_detached_race_that_runs_says_how_to_follow_it(
