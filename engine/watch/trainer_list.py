@@ -28,8 +28,8 @@ _MODULES = (
 )
 """Modules whose public trainers are listed."""
 _ALL = "every command but profiles, with exact rollback"
-_TESTED = ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO", "SentenceTransformer",
-           "CrossEncoder")  # fmt: skip
+_TESTED = ("SFT", "DPO", "KTO", "Reward", "GRPO", "RLOO", "SentenceTransformer", "CrossEncoder",
+           "SparseEncoder", "MultiVectorEncoder")  # fmt: skip
 """Classes that a test trains and rolls back, without the ending `Trainer`."""
 
 

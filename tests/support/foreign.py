@@ -276,24 +276,17 @@ def embedder(folder: Path, *, cached: bool = False) -> Any:
         CachedMultipleNegativesRankingLoss,
         MultipleNegativesRankingLoss,
     )
-    from transformers import BertConfig, BertModel
+    from transformers import BertModel
 
-    torch.manual_seed(1)
-    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**size, intermediate_size=32, max_position_embeddings=32)
-    base = folder / "bert"
-    BertModel(config).save_pretrained(base)
-    word_tokenizer().save_pretrained(base)
-    model = SentenceTransformer(str(base), device="cpu")
+    model = SentenceTransformer(_bert(folder / "bert", BertModel), device="cpu")
     loss: Any = MultipleNegativesRankingLoss(model)
     if cached:
         loss = CachedMultipleNegativesRankingLoss(model, mini_batch_size=2)
     batch = {"per_device_train_batch_size": 4, "num_train_epochs": 5} if cached else {}
-    rows = zip(texts(4), texts(5), strict=True)
     return SentenceTransformerTrainer(
         model=model,
         args=SentenceTransformerTrainingArguments(**common(folder, **batch)),
-        train_dataset=Dataset.from_list([{"anchor": a, "positive": b} for a, b in rows]),
+        train_dataset=_pairs(),
         loss=loss,
     )
 
@@ -309,22 +302,86 @@ def cross_encoder(folder: Path) -> Any:
         CrossEncoderTrainer,
         CrossEncoderTrainingArguments,
     )
-    from transformers import BertConfig, BertForSequenceClassification
+    from transformers import BertForSequenceClassification
 
-    torch.manual_seed(1)
-    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(**size, intermediate_size=32, max_position_embeddings=32, num_labels=1)
-    base = folder / "cross"
-    BertForSequenceClassification(config).save_pretrained(base)
-    word_tokenizer().save_pretrained(base)
+    base = _bert(folder / "cross", BertForSequenceClassification, num_labels=1)
     rows = enumerate(zip(texts(4), texts(5), strict=True))
     return CrossEncoderTrainer(
-        model=CrossEncoder(str(base), device="cpu"),
+        model=CrossEncoder(base, device="cpu"),
         args=CrossEncoderTrainingArguments(**common(folder)),
         train_dataset=Dataset.from_list(
             [{"text": a, "other": b, "label": float(n % 2)} for n, (a, b) in rows]
         ),
     )
+
+
+def sparse_encoder(folder: Path) -> Any:
+    """The trainer of sentence-transformers for sparse vectors, with the usual SPLADE loss.
+
+    A callback of the trainer raises the weights of the regularizers over the first steps.
+    """
+    from sentence_transformers.sparse_encoder import (
+        SparseEncoder,
+        SparseEncoderTrainer,
+        SparseEncoderTrainingArguments,
+    )
+    from sentence_transformers.sparse_encoder.losses import (
+        SparseMultipleNegativesRankingLoss,
+        SpladeLoss,
+    )
+    from transformers import BertForMaskedLM
+
+    model = SparseEncoder(_bert(folder / "sparse", BertForMaskedLM), device="cpu")
+    loss = SpladeLoss(
+        model,
+        SparseMultipleNegativesRankingLoss(model),
+        document_regularizer_weight=0.03,
+        query_regularizer_weight=0.05,
+    )
+    return SparseEncoderTrainer(
+        model=model,
+        args=SparseEncoderTrainingArguments(**common(folder)),
+        train_dataset=_pairs(),
+        loss=loss,
+    )
+
+
+def multi_vector_encoder(folder: Path) -> Any:
+    """The trainer of sentence-transformers for a vector per token, as ColBERT has them."""
+    from sentence_transformers import (
+        MultiVectorEncoder,
+        MultiVectorEncoderTrainer,
+        MultiVectorEncoderTrainingArguments,
+    )
+    from sentence_transformers.multi_vector_encoder.losses import (
+        MultiVectorMultipleNegativesRankingLoss,
+    )
+    from transformers import BertModel
+
+    model = MultiVectorEncoder(_bert(folder / "vectors", BertModel), device="cpu")
+    return MultiVectorEncoderTrainer(
+        model=model,
+        args=MultiVectorEncoderTrainingArguments(**common(folder)),
+        train_dataset=_pairs(),
+        loss=MultiVectorMultipleNegativesRankingLoss(model),
+    )
+
+
+def _bert(folder: Path, kind: Any, **changed: Any) -> str:
+    """Save a small BERT of a class with its tokenizer, and return the folder."""
+    from transformers import BertConfig
+
+    torch.manual_seed(1)
+    size = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(**size, intermediate_size=32, max_position_embeddings=32, **changed)
+    kind(config).save_pretrained(folder)
+    word_tokenizer().save_pretrained(folder)
+    return str(folder)
+
+
+def _pairs() -> Dataset:
+    rows = zip(texts(4), texts(5), strict=True)
+    return Dataset.from_list([{"anchor": a, "positive": b} for a, b in rows])
 
 
 BUILDERS: dict[str, Callable[[Path], Any]] = {
@@ -341,6 +398,8 @@ BUILDERS: dict[str, Callable[[Path], Any]] = {
     "MNRL": embedder,
     "CachedMNRL": embedder_cached,
     "CrossEncoder": cross_encoder,
+    "SparseEncoder": sparse_encoder,
+    "MultiVectorEncoder": multi_vector_encoder,
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from transformers import Trainer, __version__
 
-from fttui.engine.watch.trainer_list import trainer_lines, what_works
+from fttui.engine.watch.trainer_list import _TESTED, trainer_lines, what_works
 
 
 class OwnLoopTrainer(Trainer):  # type: ignore[misc]  # transformers is untyped
@@ -93,3 +93,21 @@ def test_the_trainers_of_the_installed_libraries_are_listed() -> None:
         assert lines[name].startswith("no lr scale, ")
         assert ", clip, checkpoint, rollback, recover, " in lines[name]
     assert lines["use_vllm"].startswith("no rollback, recover, skip: vLLM generates")
+
+
+@pytest.mark.slow
+def test_every_trainer_that_is_called_tested_is_in_the_matrix_of_rollbacks() -> None:
+    from tests.support.foreign import BUILDERS
+
+    within_a_generation = {"GRPO", "RLOO"}  # those have a test of their own
+    aliases = {"SentenceTransformer": "MNRL", "Reward": "reward"}
+    matrix = {name.partition(" ")[0] for name in BUILDERS} | within_a_generation
+    assert {aliases.get(name, name) for name in _TESTED} <= matrix
+
+
+@pytest.mark.slow
+def test_all_trainers_of_sentence_transformers_are_tested() -> None:
+    lines = dict(trainer_lines())
+    theirs = {name: said for name, said in lines.items() if said.startswith("sentence-transf")}
+    assert {"SparseEncoderTrainer", "MultiVectorEncoderTrainer"} <= set(theirs)
+    assert [name for name, said in theirs.items() if "no test of fttui" in said] == []
