@@ -185,6 +185,8 @@ class Detector:
             after_gap=state.interval.other > 0,
         )
         climbing = lr is not None and state.top_lr.update(lr)
+        if lr is not None:
+            state.raised_lr.update(lr)
         if found and climbing and any(f.kind == "divergence" and f.z is None for f in found):
             found += (_lr_too_high(found[0], lr),)
         finite = loss is not None and math.isfinite(loss)
@@ -259,7 +261,7 @@ class Detector:
         shaken = state.verdicts.watches("loss") and not state.plateau.told
         if shaken or train is None or state.stability.loss.count < WARMUP_RECORDS:
             return ()
-        best = state.overfit.update(evaluated, train)
+        best = state.overfit.update(evaluated, train, settled=state.raised_lr.settled)
         if best is None:
             return ()
         what, tail = "evaluation loss", "while training still improves"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from .channel import LEVEL_RECORDS
+
 ZERO_RECORDS = 10
 """Records in a row with a learning rate of 0 that count as a mistake.
 
@@ -14,6 +16,13 @@ SCALE_FALL = 16.0
 """Fall within `SCALE_RECORDS`, four halvings without a rise, that shows constant overflows."""
 SCALE_WARMUP = 20
 """First records that are ignored, because a loss scaler starts high and halves to its scale."""
+RAISED_FACTOR = 1.2
+"""Factor from one record to the next above which the learning rate was raised at once.
+
+A linear warm-up has smaller ones from its 6th record on.
+"""
+RAISED_RECORDS = LEVEL_RECORDS
+"""Records after which no record before the rise is in the usual loss."""
 RISING_LR_SHARE = 0.999
 """Share of the highest learning rate so far from which the rate counts as still at its top."""
 
@@ -39,6 +48,25 @@ class TopLr(msgspec.Struct):
         if lr > self.top:
             self.top = lr
         return lr > 0 and lr >= RISING_LR_SHARE * self.top
+
+
+class RaisedLr(msgspec.Struct):
+    """Tracks how long ago the learning rate was raised at once, as by a command."""
+
+    last: float = 0.0
+    since: int = RAISED_RECORDS
+    """Records since it was raised; it need not be exact beyond `RAISED_RECORDS`."""
+
+    def update(self, lr: float) -> None:
+        """Add a learning rate; a first one above 0, as after a rate of 0, is not a raised one."""
+        raised = 0.0 < RAISED_FACTOR * self.last < lr
+        self.since = 0 if raised else min(self.since + 1, RAISED_RECORDS)
+        self.last = lr
+
+    @property
+    def settled(self) -> bool:
+        """Whether the usual loss is that of records with the present rate alone."""
+        return self.since >= RAISED_RECORDS
 
 
 class LossScale(msgspec.Struct):

@@ -239,18 +239,22 @@ class Overfit(msgspec.Struct):
     worse: int = 0
     told: bool = False
 
-    def update(self, eval_loss: float, train: float) -> float | None:
+    def update(self, eval_loss: float, train: float, *, settled: bool = True) -> float | None:
         """Add an evaluation; return the best loss, once, if this one shows overfitting, else None.
 
         Args:
             eval_loss: loss of the evaluation; one that is not above 0 is ignored.
             train: level of the training loss.
+            settled: whether that level is one of the present learning rate; shortly after the rate
+                was raised it is not, and the evaluation loss rises before it does.
         """
         if eval_loss <= 0:
             return None
         if self.best is None or eval_loss < self.best:
             self.best, self.train_at_best = eval_loss, train
             self.worse, self.told = 0, False
+            return None
+        if not settled:
             return None
         self.worse = self.worse + 1 if eval_loss > OVERFIT_TWICE * self.best else 0
         clear = self.worse >= 2 or eval_loss > OVERFIT_ONCE * self.best

@@ -11,7 +11,7 @@ import msgspec
 from .alerts import Finding
 from .contrastive import Collapse
 from .instability import Instability, Strictness
-from .lr_checks import LossScale, LrZero, TopLr
+from .lr_checks import LossScale, LrZero, RaisedLr, TopLr
 from .progress import FLAT_BLOCKS, Dead, Forgetting, NoLearning, Overfit, Plateau
 from .system import SLOW_RANK, Memory, Straggler, Throughput
 from .verdicts import Verdicts, Yardstick
@@ -108,6 +108,7 @@ class State(msgspec.Struct):
     collapse: Collapse = msgspec.field(default_factory=Collapse)
     lr_zero: LrZero = msgspec.field(default_factory=LrZero)
     top_lr: TopLr = msgspec.field(default_factory=TopLr)
+    raised_lr: RaisedLr = msgspec.field(default_factory=RaisedLr)
     loss_scale: LossScale = msgspec.field(default_factory=LossScale)
     throughput: Throughput = msgspec.field(default_factory=Throughput)
     memories: list[Memory] = []

@@ -93,7 +93,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
         "every label is masked",
         "no adapter is attached, or no parameter requires a gradient",
     ),
-    "overfit": ("too many epochs over too little data",),
+    "overfit": ("too many epochs over too little data", "learning rate too high"),
     "forgetting": (
         "learning rate too high",
         "too many steps on data that is unlike the general texts",

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from fttui.engine.core.anomaly import ALARM, WATCH, Detector
+from fttui.engine.core.anomaly.lr_checks import RaisedLr
 
 from .series import Record, kinds, run, series, verdicts
 
@@ -23,6 +24,36 @@ def test_overfitting_needs_a_worse_evaluation_and_a_better_training_loss() -> No
     assert alert.baseline == 0.95
     assert run(evaluated(1.0, [1.0, 0.95, 0.99, 1.0, 1.01])) == []
     assert run(evaluated(0.9, [1.0, 0.95, 0.99, 0.94, 0.96])) == []
+
+
+def raised_at_100(factor: float, evals: list[float]) -> list[Record]:
+    """A falling training loss whose learning rate is raised at step 100, evaluated after it."""
+    records = series(200, level=lambda i: 0.7 ** (i / 50))
+    for record in records:
+        record["lr"] = 1e-4 * (factor if record["step"] > 100 else 1.0)
+    records[49]["eval_loss"], records[99]["eval_loss"] = 1.0, 0.95
+    for record, loss in zip(records[105::25], evals, strict=False):
+        record["eval_loss"] = loss
+    return records
+
+
+def test_an_evaluation_right_after_a_raised_rate_is_not_called_overfitting() -> None:
+    (alert,) = run(raised_at_100(1.0, [1.2]))
+    assert (alert.kind, alert.step) == ("overfit", 106)
+    assert run(raised_at_100(3.0, [1.2])) == []
+    (alert,) = run(raised_at_100(3.0, [1.2, 1.2]))  # the rate has been in force for 31 records
+    assert (alert.kind, alert.step) == ("overfit", 131)
+    assert run(raised_at_100(3.0, [1.2, 0.9])) == []
+
+
+def test_a_warm_up_and_a_schedule_do_not_count_as_a_raised_rate() -> None:
+    rate = RaisedLr()
+    for step in range(1, 200):
+        rate.update(1e-3 * min(step / 100, 1.0) * (1 - step / 300))
+        assert rate.settled or step < 30
+    rate.update(0.0)
+    rate.update(1e-3)
+    assert rate.settled
 
 
 def test_an_evaluation_alone_is_no_training_record() -> None:

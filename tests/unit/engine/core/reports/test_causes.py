@@ -58,6 +58,7 @@ def test_without_evidence_the_causes_are_in_their_usual_order() -> None:
         ("grad_explosion", Signs(lr_raised=["lr scale 50"]), " (changed recently: lr scale 50)"),
         ("overfit", Signs(epoch=2.99), ""),
         ("overfit", Signs(epoch=3.0), " (epoch 3.0)"),
+        ("overfit", Signs(lr_raised=["lr scale 3"]), " (changed recently: lr scale 3)"),
     ],
 )  # fmt: skip
 def test_evidence_begins_beyond_its_threshold(kind: str, signs: Signs, text: str) -> None:
