@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import io
-import lzma
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import islice
@@ -24,7 +22,8 @@ from ...config.data_reasons import ENCODING_GUESSED, UNREAD_FILES
 from ...config.schema import TextUnit
 from ...errors import DataError
 from ..findings import Findings
-from .columnar import arrow_rows, parquet_rows
+from .columnar import ARROW_FILE, ARROW_STREAM, arrow_rows, parquet_rows
+from .compression import DAMAGED
 from .csv_tables import csv_rows
 from .files import DataFile, encoding_of, open_file
 from .folders import FolderFiles, files_of_split, is_data, refuse_broken_links
@@ -177,7 +176,7 @@ class _Reader:
         """
         try:
             yield from self._rows_of_file(path)
-        except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
+        except DAMAGED as error:
             raise DataError(
                 f"{path}: the file is damaged or ends early ({one_line(error)}); download it again"
             ) from None
@@ -189,7 +188,8 @@ class _Reader:
             return iter([])
         if file.head.startswith(b"PAR1"):
             return parquet_rows(file, self._reading)
-        if file.head.startswith(b"ARROW1") or file.suffix in (".arrow", ".feather"):
+        is_arrow = file.head.startswith((ARROW_FILE, ARROW_STREAM))
+        if is_arrow or file.suffix in (".arrow", ".feather"):
             return arrow_rows(file, self._reading)
         return self._rows_of_text(file)
 

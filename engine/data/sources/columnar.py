@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...config.data_reasons import REPEATED_KEYS
 from ...errors import DataError
 from .files import DataFile
-from .rows import Pass, Row, one_line, row_of, unpadded
+from .rows import BrokenRow, Pass, Row, one_line, row_of, unpadded
+
+ARROW_FILE = b"ARROW1"
+"""First bytes of an Arrow file, which has a footer."""
+ARROW_STREAM = b"\xff\xff\xff\xff"
+"""First bytes of an Arrow stream, which `datasets` writes."""
+_END_OF_STREAM = ARROW_STREAM + bytes(4)
 
 
 def parquet_rows(source: DataFile, reading: Pass) -> Iterator[Row]:
@@ -75,40 +84,119 @@ def _arrow_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
 
 
 def _arrow_batches(file: Any) -> Iterator[Any]:
-    import pyarrow
+    """Yield the record batches of an Arrow file, or of a stream, which has no footer.
+
+    Raises:
+        EOFError: A stream ends without its end mark, so that batches may be missing.
+    """
     import pyarrow.ipc
 
-    try:
+    magic = file.read(len(ARROW_FILE))
+    file.seek(0)
+    if magic == ARROW_FILE:
         reader = pyarrow.ipc.open_file(file)
-    except pyarrow.ArrowInvalid:
-        file.seek(0)
-        yield from pyarrow.ipc.open_stream(file)
-    else:
         yield from map(reader.get_batch, range(reader.num_record_batches))
+        return
+    yield from pyarrow.ipc.open_stream(file)
+    file.seek(max(0, file.size() - len(_END_OF_STREAM)))
+    if file.read() != _END_OF_STREAM:
+        raise EOFError("the Arrow stream has no end mark")
 
 
 def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> Iterator[Row]:
     """Yield the rows of record batches; `number` is the number of rows before them in the file.
 
-    Rows to skip are left out and subtracted from those that `reading` still has to skip.
+    Rows to skip are left out and subtracted from those that `reading` still has to skip. A stream
+    without its end mark ends with a `BrokenRow`.
 
     Raises:
         DataError: Several columns have the same name.
     """
-    for batch in batches:
-        if repeated := _repeated(batch.schema.names):
-            raise DataError(
-                f"{path}: has several columns named {repeated!r}; rename or remove all but one of "
-                "them"
-            )
-        skipped = min(reading.to_skip, batch.num_rows)
-        reading.to_skip -= skipped
-        number += skipped
-        # Maps become objects, which takes several times as long, also for columns without maps.
-        maps = "lossy" if any(_has_maps(field.type) for field in batch.schema) else None
-        for record in batch.slice(skipped).to_pylist(maps_as_pydicts=maps):
-            number += 1
-            yield row_of(unpadded(record), f"{path} row {number}")
+    try:
+        for batch in batches:
+            _require_distinct(batch.schema.names, path)
+            skipped = min(reading.to_skip, batch.num_rows)
+            reading.to_skip -= skipped
+            number += skipped
+            for cells in _cells_of_rows(batch.slice(skipped)):
+                number += 1
+                yield _row(batch.schema.names, cells, f"{path} row {number}", reading)
+    except EOFError as error:
+        yield BrokenRow(
+            f"{path} row {number + 1}",
+            f"{error}, so rows may be missing from here on; write the file again",
+        )
+
+
+def _require_distinct(names: list[str], path: Path) -> None:
+    """Raise if several columns have the same name.
+
+    Raises:
+        DataError: There are such columns.
+    """
+    if repeated := next((name for name in names if names.count(name) > 1), ""):
+        raise DataError(
+            f"{path}: has several columns named {repeated!r}; rename or remove all but one of them"
+        )
+
+
+@dataclass(frozen=True)
+class _Unreadable:
+    """A cell that has no value in Python."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class _RepeatedKey:
+    """A cell with a map that has a key twice."""
+
+    value: Any
+    """The cell with the last value of the key."""
+
+
+def _cells_of_rows(batch: Any) -> Iterator[tuple[Any, ...]]:
+    # Converting whole columns takes less than half the time of converting rows.
+    return zip(*map(_cells, batch.columns), strict=True)
+
+
+def _cells(column: Any) -> list[Any]:
+    """Return the values of a column; a cell that cannot be converted does not hide the others."""
+    # Maps become objects, which takes several times as long, also for columns without maps.
+    maps = "strict" if _has_maps(column.type) else None
+    try:
+        found: list[Any] = column.to_pylist(maps_as_pydicts=maps)
+    except (ArithmeticError, LookupError, ValueError):
+        return [_cell(one, maps) for one in column]
+    return found
+
+
+def _cell(cell: Any, maps: str | None) -> Any:
+    """Return the value of one cell; a time that Python cannot represent is the stored number."""
+    try:
+        return cell.as_py(maps_as_pydicts=maps)
+    except UnicodeDecodeError:
+        return _Unreadable("a text is not UTF-8")
+    except (ArithmeticError, LookupError, ValueError) as error:
+        if "duplicate key" in str(error):
+            with warnings.catch_warnings(action="ignore"):
+                return _RepeatedKey(cell.as_py(maps_as_pydicts="lossy"))
+        if isinstance(number := getattr(cell, "value", None), int):
+            return number
+        return _Unreadable(one_line(error))
+
+
+def _row(names: list[str], cells: tuple[Any, ...], place: str, reading: Pass) -> Row:
+    """Return the cells of a row as a row; count maps that have a key twice."""
+    record = {}
+    for name, cell in zip(names, cells, strict=True):
+        if isinstance(cell, _Unreadable):
+            return BrokenRow(place, f"column {name!r}: {cell.reason}")
+        if isinstance(cell, _RepeatedKey):
+            reading.note(REPEATED_KEYS, place, f"in a map in column {name!r}")
+            cell = cell.value
+        record[name] = cell
+    return row_of(unpadded(record), place)
 
 
 def _has_maps(kind: Any) -> bool:
@@ -118,7 +206,3 @@ def _has_maps(kind: Any) -> bool:
     if pyarrow.types.is_map(kind):
         return True
     return any(_has_maps(kind.field(number).type) for number in range(kind.num_fields))
-
-
-def _repeated(names: list[str]) -> str:
-    return next((name for name in names if names.count(name) > 1), "")

@@ -11,7 +11,7 @@ import csv
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from ...config.data_reasons import EMPTY_ROWS, JOINED_ROWS, LINES_IN_CELLS
 from ...errors import DataError
@@ -20,6 +20,7 @@ from .rows import BrokenRow, Pass, Row, SourceRecord, one_line
 _DELIMITERS = ",\t;|"
 _NUMBER = re.compile(r"\s*-?[\d.]+\s*")
 _QUOTED = re.compile(r'"[^"]*"')
+_HIDDEN_QUOTES = re.compile(r'\s+".*"\s*', re.S)
 _NAMED_DELIMITER = re.compile(r"sep=(.)\s*")
 """The first line with which Excel names the delimiter."""
 LONGEST_NAME = 60
@@ -39,40 +40,71 @@ class _Dialect(csv.Dialect):
     quotechar = '"'
     strict = True
 
-    def __init__(self, delimiter: str, *, quotes: bool, escaped: bool = False) -> None:
+    def __init__(
+        self, delimiter: str, *, quotes: bool = True, escaped: bool = False, spaced: bool = False
+    ) -> None:
         self.delimiter = delimiter
         self.quoting = csv.QUOTE_MINIMAL if quotes else csv.QUOTE_NONE
-        self.skipinitialspace = delimiter == ","
+        self.skipinitialspace = spaced
         self.doublequote = not escaped
         self.escapechar = "\\" if escaped else None
         super().__init__()
 
 
 def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
-    """Return the dialect (delimiter, quotes) with which most rows of a table fit the header.
+    """Return the dialect (delimiter, quotes, spaces) with which most rows fit the header.
 
     In tables with tabs, quotes are often plain characters. A quote that opens a cell without
-    closing it would otherwise join the rows after it.
+    closing it would otherwise join the rows after it. A space at the beginning of a cell belongs to
+    its text, unless the header or quotes show that spaces follow the delimiters.
     """
-    delimiter = delimiter_of(open_text, suffix)
-    bare, backslash = _quotes_of(open_text, delimiter)
-    ways = [
-        *([_Dialect(delimiter, quotes=False)] if bare else []),
-        _Dialect(delimiter, quotes=True),
-        *([_Dialect(delimiter, quotes=True, escaped=True)] if backslash else []),
-    ]
+    header = _first_line(open_text)
+    delimiter = delimiter_of(header, suffix)
+    seen = _quotes_of(open_text, delimiter)
+    spaces = [True] if _is_spaced(header, delimiter) else [False, True] if seen.spaced else [False]
+    escapes = [False, True] if seen.backslash else [False]
+    # Of equally good ways the first is taken; rows that quotes may have joined are counted.
+    ways = [_Dialect(delimiter, escaped=one, spaced=two) for two in spaces for one in escapes]
+    ways += [_Dialect(delimiter, quotes=False)] if seen.bare else []
     return ways[0] if len(ways) == 1 else min(ways, key=lambda one: _misfits(open_text, one))
 
 
-def _quotes_of(open_text: Callable[[], IO[str]], delimiter: str) -> tuple[bool, bool]:
-    """Return (whether quotes may be plain characters, whether some follow a backslash)."""
-    bare = backslash = False
+def _first_line(open_text: Callable[[], IO[str]]) -> str:
+    """Return the first line that is not blank; after a line that names the delimiter, both."""
+    with open_text() as text:
+        lines = (line for line in text if line.strip("\ufeff \t\r\n"))
+        first = next(lines, "").lstrip("\ufeff")
+        return first + next(lines, "") if _NAMED_DELIMITER.fullmatch(first) else first
+
+
+def _is_spaced(header: str, delimiter: str) -> bool:
+    """Whether a space follows every delimiter of the header."""
+    outside = _QUOTED.sub("", header)
+    count = outside.count(delimiter)
+    return delimiter != "\t" and count > 0 and outside.count(f"{delimiter} ") == count
+
+
+class _Quotes(NamedTuple):
+    """How quotes are used in a table."""
+
+    bare: bool = False
+    """Whether some may be plain characters."""
+    backslash: bool = False
+    """Whether some follow a backslash."""
+    spaced: bool = False
+    """Whether some follow a delimiter and spaces."""
+
+
+def _quotes_of(open_text: Callable[[], IO[str]], delimiter: str) -> _Quotes:
+    bare = backslash = spaced = False
+    behind_spaces = re.compile(rf'{re.escape(delimiter)} +"(?!")')
     with open_text() as text:
         for line in text:
             if '"' in line:
                 backslash = backslash or '\\"' in line
                 bare = bare or (delimiter == "\t" and _has_open_cell(line))
-    return bare, backslash
+                spaced = spaced or (delimiter != "\t" and bool(behind_spaces.search(line)))
+    return _Quotes(bare, backslash, spaced)
 
 
 def _has_open_cell(line: str) -> bool:
@@ -84,27 +116,32 @@ def _has_open_cell(line: str) -> bool:
 
 
 def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
-    """Return the number of rows that do not fit the header; infinity if parsing the table fails."""
+    """Return the number of rows that do not fit the header; infinity if parsing the table fails.
+
+    A row in which spaces hide the quotes of a cell does not fit either.
+    """
     with open_text() as text:
         rows = csv.reader(text, dialect)
         try:
             columns = len(next(rows, []))
-            return sum(len(row) != columns for row in rows if row)
+            return sum(
+                len(row) != columns or any(map(_HIDDEN_QUOTES.fullmatch, row))
+                for row in rows
+                if row
+            )
         except csv.Error:
             return float("inf")
 
 
-def delimiter_of(open_text: Callable[[], IO[str]], suffix: str) -> str:
-    """Return the delimiter of a table.
+def delimiter_of(header: str, suffix: str) -> str:
+    """Return the delimiter of a table with a header.
 
     It is the tab by the ending .tsv or .tab, else the one that a first line such as `sep=;` names,
     else the most frequent one in the header.
     """
     if suffix in (".tsv", ".tab"):
         return "\t"
-    with open_text() as text:
-        header = next((line for line in text if line.strip()), "")
-    if named := _NAMED_DELIMITER.fullmatch(header.strip("\ufeff")):
+    if named := _NAMED_DELIMITER.match(header):
         return named[1]
     outside = _QUOTED.sub("", header)
     return max(_DELIMITERS, key=lambda one: (outside.count(one), one == ","))

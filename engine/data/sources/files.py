@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import bz2
 import codecs
-import gzip
-import io
-import lzma
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from ...errors import DataError
-from .refusals import describe_archive, describe_binary
+from .compression import DAMAGED, UNREADABLE_ZIP, decompressed
+from .refusals import describe_binary
 
 _HEAD = 1 << 16
 """Bytes by which the content of a file is recognized."""
@@ -28,16 +23,9 @@ _POOR = 0.2
 """Share of disorder above which a guessed encoding is not trusted."""
 _NEAR = 0.05
 """Difference of two guesses below which they are about as good."""
-_UNREADABLE_ZIP = (RuntimeError, NotImplementedError)
-"""What zipfile raises for archives with a password, and for rare kinds of compression."""
 _FEW = 8
 """Number of bytes beyond ASCII up to which they are too few to guess the encoding."""
 _NOT_IN_CP1252 = b"\x81\x8d\x8f\x90\x9d"
-_COMPRESSED: tuple[tuple[bytes, Callable[..., Any]], ...] = (
-    (b"\x1f\x8b", gzip.open),
-    (b"BZh", bz2.open),
-    (b"\xfd7zXZ\x00", lzma.open),
-)
 _CONTROLS = bytes([*range(1, 9), *range(14, 27), 28, 29, 31, 127])
 """Bytes of control characters that texts do not have."""
 _MOST_CONTROLS = 0.1
@@ -64,7 +52,7 @@ class DataFile:
         The content of a compressed file is unpacked into a temporary file until the block ends.
 
         Raises:
-            OSError, EOFError, zlib.error, lzma.LZMAError: The file is damaged or ends early.
+            OSError, EOFError, zlib.error, LZMAError, BadZipFile: The file is damaged or ends early.
         """
         with self.path.open("rb") as file:
             if self.head.startswith(file.read(8)):
@@ -93,10 +81,10 @@ def open_file(path: Path) -> DataFile:
         DataError: The file cannot be read, or holds no data.
     """
     try:
-        opened = _opened(path)
+        opened = decompressed(path)
         with opened.open_bytes() as file:
             head = file.read(_HEAD)
-    except (OSError, EOFError, lzma.LZMAError, zipfile.BadZipFile, *_UNREADABLE_ZIP) as error:
+    except (*DAMAGED, *UNREADABLE_ZIP) as error:
         reason = getattr(error, "strerror", None) or error
         raise DataError(
             f"{path}: cannot be read: {reason}; check the path, its permissions and whether the "
@@ -106,46 +94,6 @@ def open_file(path: Path) -> DataFile:
     if what := describe_binary(head):
         raise found.refuse(what)
     return found
-
-
-def _opened(path: Path) -> DataFile:
-    with path.open("rb") as file:
-        start = file.read(8)
-    name = path.name
-    for magic, opener in _COMPRESSED:
-        if start.startswith(magic):
-            inner = Path(name).stem if Path(name).suffix in (".gz", ".bz2", ".xz") else name
-            return DataFile(path, partial(opener, path, "rb"), b"", inner)
-    if start.startswith(b"(\xb5/\xfd"):
-        return _zstandard(path)
-    if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return _zipped(path)
-    return DataFile(path, lambda: path.open("rb"), b"", name)
-
-
-def _zstandard(path: Path) -> DataFile:
-    import pyarrow
-
-    def opened() -> IO[bytes]:
-        return io.BufferedReader(pyarrow.CompressedInputStream(str(path), "zstd"))
-
-    return DataFile(path, opened, b"", path.name.removesuffix(".zst"))
-
-
-def _zipped(path: Path) -> DataFile:
-    with zipfile.ZipFile(path) as archive:
-        names = [one for one in archive.namelist() if not one.endswith("/")]
-        mimetype = archive.read("mimetype").decode("latin-1") if "mimetype" in names else ""
-    if what := describe_archive(names, mimetype):
-        raise DataError(f"{path}: this file is {what}")
-    names = [one for one in names if not one.startswith("__MACOSX/") and "/." not in f"/{one}"]
-    if len(names) != 1:
-        listed = ", ".join(names[:5]) or "none"
-        raise DataError(
-            f"{path}: the archive holds {len(names)} files ({listed}), expected one; unpack it and "
-            "name a file or the folder"
-        )
-    return DataFile(path, lambda: zipfile.ZipFile(path).open(names[0]), b"", names[0])
 
 
 @dataclass(frozen=True)
@@ -198,12 +146,35 @@ def _found_encoding(file: DataFile) -> Encoding:
         (b"\xfe\xff", "utf-16"),
     ):
         if file.head.startswith(mark):
+            _require_decodable(file, name)
             return Encoding(name)
     if wide := _wide(file.head):
         return Encoding(wide, guessed=True)
     if _is_binary(file.head):
         raise file.refuse("binary, not text; write it as JSON lines, CSV or Parquet")
-    return Encoding("utf-8") if _is_utf8(file) else _guessed(file)
+    return Encoding("utf-8") if _decodes(file, "utf-8") else _guessed(file)
+
+
+def _require_decodable(file: DataFile, encoding: str) -> None:
+    """Raise if the content is not in the encoding that its byte-order mark names.
+
+    Raises:
+        DataError: It is not; the error has the place of the first byte that does not fit.
+    """
+    encoding = encoding.removesuffix("-sig")  # which counts bytes from behind the mark on
+    if _decodes(file, encoding):
+        return
+    with file.open_bytes() as opened:
+        raw = opened.read()
+    try:
+        raw.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].decode(encoding, "replace").count("\n") + 1
+        raise DataError(
+            f"{file.path}:{line}: byte {raw[error.start]:#04x} at offset {error.start:,} of the "
+            f"file does not fit its byte-order mark, which says {encoding} ({error.reason}); "
+            "correct this line in an editor, or save the file again as UTF-8"
+        ) from None
 
 
 def _wide(head: bytes) -> str | None:
@@ -229,8 +200,8 @@ def _is_binary(head: bytes) -> bool:
     )
 
 
-def _is_utf8(file: DataFile) -> bool:
-    decoder = codecs.getincrementaldecoder("utf-8")()
+def _decodes(file: DataFile, encoding: str) -> bool:
+    decoder = codecs.getincrementaldecoder(encoding)()
     try:
         with file.open_bytes() as opened:
             while chunk := opened.read(1 << 20):

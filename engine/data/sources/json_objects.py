@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...config.checks import FIELDS
-from ...config.data_reasons import UNREAD_KEYS, UNREAD_RECORDS
+from ...config.data_reasons import REPEATED_KEYS, UNREAD_KEYS, UNREAD_RECORDS
 from ...errors import DataError
-from .json_values import Element, JsonObject, checked_row
-from .rows import Pass, Row, is_message, row_of
+from .json_values import SOMEWHERE, Element, JsonObject, checked_row
+from .rows import Pass, Row, is_message
 
 SPLITS = frozenset({"train", "validation", "valid", "val", "dev", "eval", "test"})
 _SPLIT = re.compile(rf"(^|_)({'|'.join(sorted(SPLITS))})$")
@@ -66,6 +66,8 @@ def rows_inside(found: JsonObject, split: str, reading: Pass) -> Iterator[Row]:
     _refuse_other_things(found)
     for form in _FORMS:
         if (rows := form(found, split, reading)) is not None:
+            if found.repeated:
+                reading.note(REPEATED_KEYS, found.place, f"key {found.repeated!r}")
             return rows
     _refuse_texts_by_name(found)
     return iter([found.element.row(reading)])
@@ -221,7 +223,7 @@ def _inner(found: JsonObject, key: str) -> JsonObject:
     place = f"{member.place} {key}"
 
     def element(value: Any) -> Element:
-        return Element(value, place, member.source, "")
+        return Element(value, place, SOMEWHERE if member.source else "", "")
 
     members = {
         name: [element(one) for one in value] if isinstance(value, list) else element(value)
@@ -255,7 +257,7 @@ def _columns(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
     reading.counted("keys", len(found.members), found.place)
     for key in sorted(beside - _OF_FILES):
         reading.note(UNREAD_KEYS, found.place, f"key {key!r}")
-    return _zipped(lists, found)
+    return _zipped(lists, found.place, reading)
 
 
 def _is_conversation(key: str, elements: list[Element]) -> bool:
@@ -266,10 +268,19 @@ def _is_conversation(key: str, elements: list[Element]) -> bool:
     return bool(values) and all(map(is_message, values))
 
 
-def _zipped(lists: Mapping[str, list[Element]], found: JsonObject) -> Iterator[Row]:
+def _zipped(lists: Mapping[str, list[Element]], place: str, reading: Pass) -> Iterator[Row]:
     for number, cells in enumerate(zip(*lists.values(), strict=True), start=1):
-        row = dict(zip(lists, (cell.value for cell in cells), strict=True))
-        yield row_of(row, f"{found.place} record {number}")
+        yield _row_of_cells(
+            dict(zip(lists, cells, strict=True)), f"{place} record {number}", reading
+        )
+
+
+def _row_of_cells(cells: Mapping[str, Element], place: str, reading: Pass) -> Row:
+    """Return the cells of a row by column as a row, and count its defects in `reading`."""
+    row = {name: cell.value for name, cell in cells.items()}
+    source = next((cell.source for cell in cells.values() if cell.source), "")
+    repeated = next((cell.repeated for cell in cells.values() if cell.repeated), "")
+    return checked_row(row, place, source, repeated, reading)
 
 
 def _by_key(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | None:
@@ -281,7 +292,7 @@ def _by_key(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | Non
         return None
     outer, inner = list(found.members), _inner_keys(found)
     if inner[0] and all(keys == inner[0] for keys in inner) and _are_columns(outer, inner[0]):
-        return _turned(found)
+        return _turned(found, reading)
     common = set(inner[0]).intersection(*inner)
     if (len(outer) > 1 or outer[0].isdecimal()) and common:
         return _named(found, reading)
@@ -306,11 +317,11 @@ def _are_columns(outer: list[str], inner: list[str]) -> bool:
     return not _TEXTS.isdisjoint(outer) and _TEXTS.isdisjoint(inner)
 
 
-def _turned(found: JsonObject) -> Iterator[Row]:
-    columns = found.value
-    for name in next(iter(columns.values())):
-        row = {column: cells[name] for column, cells in columns.items()}
-        yield row_of(row, f"{found.place} record {name}")
+def _turned(found: JsonObject, reading: Pass) -> Iterator[Row]:
+    columns = {key: one for key, one in found.members.items() if isinstance(one, Element)}
+    for name in next(iter(columns.values())).value:
+        cells = {key: one._replace(value=one.value[name]) for key, one in columns.items()}
+        yield _row_of_cells(cells, f"{found.place} record {name}", reading)
 
 
 def _named(found: JsonObject, reading: Pass) -> Iterator[Row]:
@@ -338,6 +349,8 @@ def _wrapped(found: JsonObject, split: str, reading: Pass) -> Iterator[Row] | No
     for form in _FORMS:
         if (rows := form(inner, split, reading)) is not None:
             _note_unread(found, objects[0], reading)
+            if inner.repeated:
+                reading.note(REPEATED_KEYS, inner.place, f"key {inner.repeated!r}")
             return rows
     return None
 

@@ -101,6 +101,11 @@ def is_plain_object(line: str) -> bool:
     return True
 
 
+SOMEWHERE = "\\ud"
+"""Stands for the JSON text of a part of a value that has surrogates somewhere. The text of the
+whole value would be searched again for every part."""
+
+
 class Element(NamedTuple):
     """A value inside a JSON text, with its place."""
 
@@ -255,8 +260,9 @@ class JsonScanner:
         if first in "[{":
             return list(self.elements())
         found = self.element()
+        source = SOMEWHERE if found.source else ""
         return [
-            Element(one, f"{found.place} element {number}", found.source, found.repeated)
+            Element(one, f"{found.place} element {number}", source, found.repeated)
             for number, one in enumerate(found.value, start=1)
         ]
 

@@ -26,15 +26,18 @@ _BEGINNINGS: tuple[tuple[bytes, str], ...] = (
     (b"sqlite format 3", "an SQLite database; export a table as CSV"),
     (b"\x89hdf", "an HDF5 file; write it as Parquet or JSON lines"),
     (b"\x93numpy", "a NumPy array; write its texts as JSON lines"),
+    (b"fea1\x00", "a Feather file of version 1; write it again with a newer pyarrow or pandas"),
+    (b'\x04"m\x18', "compressed with LZ4; unpack it with: lz4 -d"),
     (b"obj\x01", "an Avro file; write it as Parquet or JSON lines"),
     (b"rar!\x1a", f"a RAR archive; {_UNPACK}"),
     (b"7z\xbc\xaf", f"a 7-Zip archive; {_UNPACK}"),
-    (b"gguf", _TENSORS),
+    *((b"gguf" + bytes([version]), _TENSORS) for version in (1, 2, 3)),
     (b"pk\x05\x06", "an archive without files; write it again"),
     (b"pk\x03\x04", f"an archive inside an archive; {_UNPACK}"),
     (b"\x1f\x8b", "compressed twice; unpack it once"),
     (b"bzh", "compressed twice; unpack it once"),
     (b"\xfd7zxz", "compressed twice; unpack it once"),
+    (b"(\xb5/\xfd", "compressed twice; unpack it once"),
 )
 _SAFETENSORS = re.compile(rb".{8}\{\s*\"[^\"]+\":\s*\{", re.S)
 _ANSWER = re.compile(

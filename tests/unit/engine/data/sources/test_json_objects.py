@@ -275,3 +275,37 @@ def test_lists_of_words_are_no_conversation(tmp_path: Path) -> None:
     words = {"data": {"dialog": ["talk", "chat"], "door": ["gate"]}}
     with pytest.raises(DataError, match="lists of different lengths"):
         read(tmp_path, words)
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        ('{"data": [{"text": "a"}], "data": [{"text": "b"}]}', ["b"]),
+        ('{"text": ["a"], "text": ["b", "c"]}', ["b", "c"]),
+        ('{"x": {"text": "a"}, "y": {"text": "b"}, "x": {"text": "c"}}', ["c", "b"]),
+        ('{"train": {"text": ["a"], "text": ["b"]}}', ["b"]),
+        ('{"info": 1, "set": {"data": [{"text": "a"}], "data": [{"text": "b"}]}}', ["b"]),
+    ],
+)
+def test_records_lost_by_a_repeated_key_are_noted(
+    tmp_path: Path, content: str, texts: list[str]
+) -> None:
+    rows, findings = read(tmp_path, content)
+    assert [row["text"] for row in rows] == texts
+    assert reasons.REPEATED_KEYS in {one.reason for one in findings}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"text": ["a", "b\\ud800"]}',
+        '{"text": {"0": "a", "1": "b\\ud800"}}',
+        '{"train": {"text": ["a", "b\\ud800"]}}',
+    ],
+)
+def test_a_column_with_half_of_a_surrogate_pair_has_a_broken_row(
+    tmp_path: Path, content: str
+) -> None:
+    rows, findings = read(tmp_path, content)
+    assert rows == [{"text": "a"}]
+    assert [one.reason for one in findings] == [reasons.BROKEN_ROWS]

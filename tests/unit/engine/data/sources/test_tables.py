@@ -117,3 +117,44 @@ def test_quoted_cells_of_tables_with_tabs_may_have_lines(tmp_path: Path) -> None
     rows, findings = read(tmp_path, 'q\ta\n1\t"one\n\ntwo ""x"" y"\n2\tz\n', "d.tsv")
     assert rows == [{"q": "1", "a": 'one\n\ntwo "x" y'}, {"q": "2", "a": "z"}]
     assert list(findings) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "cells"),
+    [
+        ("q,a\nx ->, Paris\n", ["x ->", " Paris"]),
+        ("q;a\nx ->; Paris\n", ["x ->", " Paris"]),
+        ('q,a\nhow much, "lots" of it\nv,w\n', ["how much", ' "lots" of it']),
+        ('q, a\n"x, y", "z"\n', ["x, y", "z"]),
+        ("q, a\nx, y\n", ["x", "y"]),
+        ('q,a\nx, "y, z"\n', ["x", "y, z"]),
+        ("q; a\nx; y\n", ["x", "y"]),
+    ],
+)
+def test_a_space_before_a_cell_is_its_text_unless_the_table_is_spaced(
+    tmp_path: Path, content: str, cells: list[str]
+) -> None:
+    rows, findings = read(tmp_path, content)
+    assert list(rows[0].values()) == cells
+    assert not list(findings)
+
+
+def test_a_quoted_cell_with_tab_and_line_end_is_not_two_rows(tmp_path: Path) -> None:
+    rows, findings = read(tmp_path, 'q\ta\n"x\ty\nz"\tw\n', "d.tsv")
+    assert rows == [{"q": "x\ty\nz", "a": "w"}]
+    assert [found.reason for found in findings] == [reasons.JOINED_ROWS]
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "offset"),
+    [
+        (b"\xef\xbb\xbfq,a\nx,\xe4\n", 2, 9),
+        ("q,a\nx,y\n".encode("utf-16")[:-1], 2, 16),
+        (b"\xff\xfe" + "q,a\nx,".encode("utf-16-le") + b"\x00\xd8a\x00", 2, 14),
+    ],
+)
+def test_content_that_does_not_fit_its_byte_order_mark_has_a_place(
+    tmp_path: Path, content: bytes, line: int, offset: int
+) -> None:
+    with pytest.raises(DataError, match=rf"d.csv:{line}: byte 0x\w\w at offset {offset} "):
+        read(tmp_path, content)

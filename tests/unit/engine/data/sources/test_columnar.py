@@ -1,0 +1,107 @@
+"""Columnar files with cells that Python cannot represent, and streams without their end."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from fttui.engine.config import data_reasons as reasons
+from fttui.engine.data.findings import Findings
+from fttui.engine.data.sources import read_rows
+from fttui.engine.errors import DataError
+
+TEXTS = pyarrow.table({"text": [f"t{number}" for number in range(300)]})
+
+
+def read(path: Path) -> tuple[list[dict[str, Any]], Findings]:
+    findings = Findings()
+    return [row.values for row in read_rows(str(path), "train", None, findings)], findings
+
+
+def parquet(folder: Path, **columns: Any) -> Path:
+    path = folder / "d.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return path
+
+
+def stream(path: Path, *, ended: bool = True) -> Path:
+    writer = pyarrow.ipc.new_stream(str(path), TEXTS.schema)
+    for batch in TEXTS.to_batches(max_chunksize=100):
+        writer.write_batch(batch)
+    writer.close()
+    if not ended:
+        path.write_bytes(path.read_bytes()[:-8])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "stored"),
+    [
+        (pyarrow.timestamp("ms"), 2**61),
+        (pyarrow.date32(), 2**31 - 1),
+        (pyarrow.timestamp("us", "Mars/Phobos"), 1),
+    ],
+)
+def test_a_time_that_python_lacks_is_the_stored_number(
+    tmp_path: Path, kind: pyarrow.DataType, stored: int
+) -> None:
+    path = parquet(tmp_path, text=["a", "b"], at=pyarrow.array([stored, None], kind))
+    rows, findings = read(path)
+    assert rows == [{"text": "a", "at": stored}, {"text": "b", "at": None}]
+    assert not list(findings)
+
+
+def test_a_map_with_a_key_twice_is_counted(tmp_path: Path) -> None:
+    kind = pyarrow.map_(pyarrow.string(), pyarrow.int32())
+    path = parquet(
+        tmp_path,
+        text=["a", "b"],
+        m=pyarrow.array([[("x", 1)], [("y", 1), ("y", 2)]], kind),
+    )
+    with warnings.catch_warnings(action="error"):
+        rows, findings = read(path)
+    assert [row["m"] for row in rows] == [{"x": 1}, {"y": 2}]
+    (found,) = findings
+    assert (found.reason, found.place) == (reasons.REPEATED_KEYS, f"{path} row 2")
+
+
+def test_only_the_row_with_a_damaged_text_is_left_out(tmp_path: Path) -> None:
+    offsets, data = pyarrow.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])), b"\xff\xfeab"
+    text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, offsets, pyarrow.py_buffer(data)])
+    path = parquet(tmp_path, text=text)
+    rows, findings = read(path)
+    assert rows == [{"text": "ab"}]
+    (found,) = findings
+    assert (found.reason, found.place) == (reasons.BROKEN_ROWS, f"{path} row 1")
+    assert found.detail == "column 'text': a text is not UTF-8"
+
+
+@pytest.mark.parametrize("name", ["d.arrow", "d.ipc", "d"])
+def test_a_stream_is_recognized_by_its_first_bytes(tmp_path: Path, name: str) -> None:
+    rows, findings = read(stream(tmp_path / name))
+    assert len(rows) == 300
+    assert not list(findings)
+
+
+def test_a_stream_without_end_mark_may_lack_rows(tmp_path: Path) -> None:
+    path = stream(tmp_path / "d.arrow", ended=False)
+    rows, findings = read(path)
+    assert len(rows) == 300
+    (found,) = findings
+    assert (found.reason, found.place) == (reasons.BROKEN_ROWS, f"{path} row 301")
+    assert found.needs_consent(())
+
+
+def test_an_arrow_file_without_its_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.arrow"
+    with pyarrow.ipc.new_file(str(path), TEXTS.schema) as writer:
+        writer.write_table(TEXTS)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match="not readable as Arrow: Not an Arrow file; write"):
+        read(path)
