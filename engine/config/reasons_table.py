@@ -9,7 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .data_reasons import REASONS, Reason
+from .data_reasons import REASONS
+from .data_reasons.reason import Reason
 
 BEGIN, END = "<!-- reasons: begin -->", "<!-- reasons: end -->"
 """Marks in the page between which the table stands."""

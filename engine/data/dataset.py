@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from ..config.data_reasons import EVERYTHING
+from ..config.data_reasons.reason import EVERYTHING
 from ..config.model_limits import UNLIMITED, ModelLimits
 from ..config.schema import RunConfig
 from ..errors import DataError
@@ -85,7 +85,7 @@ def load_examples(
         limits: Limits of the model for its input.
 
     Raises:
-        DataError: The data have no usable record, a record is invalid, nothing could be learned,
+        DataError: The data have no usable record, most records are invalid, nothing could be learned,
             `data.quarantine` names an unknown sample or all of a source, or a finding needs
             consent.
     """
@@ -109,7 +109,7 @@ def examine_examples(
     whether the ids in `data.quarantine` can be kept out. None as `cache` keeps nothing.
 
     Raises:
-        DataError: The data have no usable record, a record is invalid, nothing could be learned, or
+        DataError: The data have no usable record, most records are invalid, nothing could be learned, or
             `data.quarantine` names an unknown sample or all of a source.
     """
     make = partial(_tokenize_all, config, tokenizer, progress)
@@ -174,7 +174,7 @@ def examine_stream(
     Findings that need consent are not refused.
 
     Raises:
-        DataError: The data have no usable record, a record is invalid, or nothing could be learned.
+        DataError: The data have no usable record, most are invalid, or nothing could be learned.
     """
     records = first_streamed(config, count) + read_records(config, progress)
     found = tokenize_data(config, records, tokenizer, progress)

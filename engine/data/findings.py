@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..config.data_reasons import EVERYTHING, REASONS, Reason, Unit
+from ..config.data_reasons import REASONS
+from ..config.data_reasons.reason import EVERYTHING, Reason, Unit
 from ..errors import DataError
 from ..protocol.event_parts import DataFinding
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from ..config.data_reasons import TEXT_LINES
+from ..config.data_reasons.rows import TEXT_LINES
 from ..config.schema import DataConfig, ModelConfig, RunConfig, TrainConfig
 from ..config.sections.contrastive import ContrastiveConfig
 from ..errors import DataError, FttuiError

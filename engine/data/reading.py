@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from ..config.data_reasons import NAN_LABEL
+from ..config.data_reasons.rows import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, Column, DataSource, RunConfig
 from ..config.tasks import Format
 from .batches.mixing import epoch_order
@@ -110,19 +110,18 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
 def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:
     """Return the first `count` records of every training source, held out or not.
 
-    `data.train_limit` limits them as well. What is found in the rows is not noted.
+    All rows that a run reads decide their format. What is found in the rows is not noted.
 
     Raises:
-        DataError: A source cannot be read, or one of these records is invalid.
+        DataError: A source cannot be read, or most of its rows are invalid.
     """
     data = config.data
-    most = min(count, data.train_limit or count)
     if data.train == STDLIB_PAIRS:
-        return _stdlib_records(0.0, progress)[0][:most]
+        return _stdlib_records(0.0, progress)[0][: min(count, data.train_limit or count)]
     found: list[Record] = []
     for source in data.sources:
         own, split = of_source(config, source), source.split or data.train_split
-        found += _read(own, source.path, split, most, Findings(), progress)[0]
+        found += _read(own, source.path, split, data.train_limit, Findings(), progress)[0][:count]
     return found
 
 
@@ -194,7 +193,7 @@ def records_of(
     """Return (records made from the rows of a source, decision about their format).
 
     Raises:
-        DataError: No known format matches, or a row is invalid.
+        DataError: No known format matches, or most rows are invalid.
     """
     decision = reader.decide(evenly_spaced(rows, SAMPLE_ROWS))
     return reader.records(rows, Path(source).stem), decision

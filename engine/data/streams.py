@@ -16,7 +16,8 @@ from .findings import Findings, OncePerPlace
 from .mix_plan import first_weights
 from .reading import SourceRecords, SourceSummary, of_source
 from .records.formats import MARGIN, Record
-from .records.reader import SAMPLE_ROWS, LeftOut, RecordReader, StreamRow
+from .records.mapping import LeftOut, require_few_invalid
+from .records.reader import SAMPLE_ROWS, RecordReader, StreamRow
 from .screening.trainable import note_margins, require_usable
 from .sources import SourceRecord, is_local, open_rows
 from .tokenized import tokenize_options
@@ -46,7 +47,7 @@ class _Stream:
         For a row without a record, the reason is yielded. None as the limit yields all.
 
         Raises:
-            DataError: The source cannot be read, or a row is invalid or makes several records.
+            DataError: The source cannot be read, or a row makes several records.
         """
         rest = None if limit is None else max(0, limit - start)
         yield from islice(self._records(start, self.findings), rest)
@@ -70,13 +71,15 @@ class _Stream:
         """Return the records of the first `count` rows; note rows and columns that are not read.
 
         Raises:
-            DataError: The source cannot be read, or a row is invalid or makes several records.
+            DataError: The source cannot be read, most rows are invalid, or a row makes several
+                records.
         """
         found = list(islice(self._records(0, findings), count))
         records = [one for one in found if not isinstance(one, LeftOut)]
-        for one in found:
-            if isinstance(one, LeftOut):
-                one.note(findings)
+        left = [one for one in found if isinstance(one, LeftOut)]
+        require_few_invalid(left, len(found))
+        for one in left:
+            one.note(findings)
         self.reader.use.note(findings)
         return records
 
@@ -107,7 +110,7 @@ def _have_margin(reader: RecordReader, rows: Sequence[SourceRecord]) -> bool | N
     None if none is one.
 
     Raises:
-        DataError: A row is invalid.
+        UnclearLabel: A label can mean several things.
     """
     prepared = (reader.prepare(row) for row in rows)
     pairs = (row.values for row in prepared if not isinstance(row, LeftOut))
@@ -120,7 +123,7 @@ def first_streamed(config: RunConfig, count: int) -> SourceRecords:
     They are fewer rows if `data.train_limit` is lower.
 
     Raises:
-        DataError: A source cannot be read, or one of these records is invalid.
+        DataError: A source cannot be read, or most of these records are invalid.
     """
     train, summaries, findings = [], [], Findings()
     for stream in _streams(config, findings):
@@ -141,7 +144,7 @@ def stream_batches(
 ) -> StreamedBatches:
     """Return the micro-batches of a rank from data that are read during training.
 
-    Its `findings` grow while rows are read, and reading raises DataError at a row that is invalid.
+    Its `findings` grow while rows are read; an invalid row is left out and counted there.
 
     Raises:
         DataError: A source is missing or empty, or its format is unknown.

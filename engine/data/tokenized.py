@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
+from ..config.data_reasons import REJECTED_RECORDS
 from ..config.memory.contrastive_candidates import hard_negatives_used
 from ..config.schema import RunConfig
 from ..config.tasks import SCORED_KINDS
@@ -50,7 +51,7 @@ def tokenize_data(
     """Tokenize the records of all sources.
 
     Raises:
-        DataError: No record of a source can be learned, or the chat template rejects a record.
+        DataError: No record of a source can be learned, or most are rejected.
     """
     options, findings = tokenize_options(config), Findings()
     findings.add(records.findings)
@@ -74,7 +75,7 @@ def sample_of(
     They are at most `MOST_RECORDS` in all.
 
     Raises:
-        DataError: The chat template rejects a record.
+        DataError: The chat template has an error of its own.
     """
     each = -(-MOST_RECORDS // max(1, len(records.train)))
     first = [record for part in records.train for record in part[:each]][:MOST_RECORDS]
@@ -104,14 +105,27 @@ def _tokenized(
     `source` names it in an error. None stands for records held out, of which all may be dropped.
 
     Raises:
-        DataError: No record of the source can be learned, or the chat template rejects a record.
+        DataError: No record of the source can be learned, or most are rejected.
     """
     own = Findings()
     examples = tokenize_records(records, tokenizer, options, own, progress)
+    _require_few_rejected(own, len(records))
     if source is not None and not examples:
         raise DataError(all_dropped(source, own, options.max_length))
     findings.add(own)
     return examples
+
+
+def _require_few_rejected(findings: Findings, records: int) -> None:
+    """Raise if the chat template or the tokenizer rejects most records.
+
+    Raises:
+        DataError: The first such record, why it is rejected, and how many there are.
+    """
+    for one in findings:
+        if one.reason is REJECTED_RECORDS and 2 * one.count > records:
+            more = f"; {one.count:,} of {records:,} records are rejected" if one.count > 1 else ""
+            raise DataError(f"{one.place}: {one.detail}{more}")
 
 
 def tokenize_options(config: RunConfig) -> TokenizeOptions:

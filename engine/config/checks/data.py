@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ...protocol.settings import why_not_mixed
-from ..data_reasons import EVERYTHING, NAMES
+from ..data_reasons import NAMES
+from ..data_reasons.reason import EVERYTHING
 from ..schema import STDLIB_PAIRS, DataConfig, RunConfig
 from ..sections.file_endings import ACCEPTED_FILES as ACCEPTED_FILES
 from ..sections.file_endings import FILE_SUFFIXES as FILE_SUFFIXES

@@ -303,8 +303,8 @@ class StreamedBatches:
         What is found in rows of the first pass that were not read before is added to `findings`.
 
         Raises:
-            DataError: `FRUITLESS` rows without a target follow, a row is invalid, or a source has
-                no rows or became shorter.
+            DataError: `FRUITLESS` rows without a target follow, or a source has no rows or became
+                shorter.
         """
         start = (position * self.world_size + self.rank) * self.batch
         numbers, each = range(start, start + self.batch), self.world_size * self.batch

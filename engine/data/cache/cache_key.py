@@ -93,7 +93,8 @@ def _templates(tokenizer: Any) -> str:
 def code_files() -> list[Path]:
     """Return the source files whose code determines how data are read and tokenized."""
     folder = Path(__file__).parents[1]
-    return [*sorted(folder.rglob("*.py")), Path(data_reasons.__file__)]
+    reasons = Path(data_reasons.__file__).parent
+    return [*sorted(folder.rglob("*.py")), *sorted(reasons.glob("*.py"))]
 
 
 @cache

@@ -12,12 +12,21 @@ from functools import cache
 from typing import Any, Protocol
 
 from ...errors import DataError
-from .marks import Marking, before_first
+from .marks import Marking, before_first, unmarked
 from .messages import FORMS, MessageForm, Turns, arguments_of
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
+_RANDOM = re.compile(r"\|\s*random\b")
+_PART_AS_DATA = re.compile(r"""['"]text\\?['"]\s*:\s*\\?['"]$""")
+"""What stands before a text that was written as a part, such as `{'type': 'text', 'text': '`."""
+_LONGEST_KEY = 20
+"""Number of characters before a text in which the key of its part is looked for."""
 Tools = Sequence[Mapping[str, Any]]
 Span = tuple[int, int]
+
+
+class RejectedConversation(DataError):
+    """The chat template does not take one conversation, but perhaps others."""
 
 
 class TemplateTokenizer(Protocol):
@@ -75,7 +84,8 @@ class ChatTemplate:
             place: Where the record is stored, for error messages.
 
         Raises:
-            DataError: There is no chat template, or it rejects the messages in every form.
+            RejectedConversation: The chat template rejects the messages in every form.
+            DataError: There is no chat template, or it has an error that no message can avoid.
         """
         if not self.tokenizer.chat_template:
             raise DataError(
@@ -83,15 +93,45 @@ class ChatTemplate:
                 "data.template to a template, use an instruct model, or use data with text or "
                 "prompt + completion"
             )
+        self._require_same_text()
         first: Exception | None = None
         for form in FORMS:
             try:
                 return self._checked(turns, tools, form)
             except Exception as error:  # noqa: BLE001  # templates raise any exception
                 first = first or error
-        raise DataError(
-            f"{place}: the chat template rejects this conversation: {first}; correct the roles and "
-            "their order in this record, or set data.template to another template"
+        raise self._refusal(place, first)
+
+    def _require_same_text(self) -> None:
+        """Refuse a template whose text differs from one rendering to the next.
+
+        Raises:
+            DataError: The template chooses at random.
+        """
+        if _RANDOM.search(str(self.tokenizer.chat_template)):
+            raise DataError(
+                "the chat template chooses at random (filter random), so that a record has another "
+                "text each time; remove it, or set data.template to another template"
+            )
+
+    def _refusal(self, place: str, error: Exception | None) -> DataError:
+        """Return the error for a conversation that the template does not render in any form."""
+        from jinja2.exceptions import TemplateError, TemplateSyntaxError
+
+        if isinstance(error, TemplateSyntaxError):
+            return DataError(
+                f"the chat template has a syntax error in line {error.lineno}: {error.message}; "
+                "correct it, or set data.template to another template"
+            )
+        if type(error) is TemplateError:  # raise_exception() in the template
+            return RejectedConversation(
+                f"{place}: the chat template rejects this conversation: {error}; correct the roles "
+                "and their order in this record, or set data.template to another template"
+            )
+        return RejectedConversation(
+            f"{place}: the chat template fails for this conversation with "
+            f"{type(error).__name__}: {error}; correct the template (data.template), or give the "
+            "messages of this record the keys that the template reads"
         )
 
     def text(
@@ -162,6 +202,8 @@ class ChatTemplate:
             again = self._tried(turns, tools, parts)
             if again is not None and not self._misreads_text(turns, tools, parts):
                 return again
+        if form.parts and self._writes_parts_as_data(turns, tools, form):
+            raise RejectedConversation("it writes lists of text parts as data, not their texts")
         if _written_as_python(turns, found.text):
             as_json = replace(form, json_arguments=True)
             return self._tried(turns, tools, as_json) or found
@@ -212,23 +254,44 @@ class ChatTemplate:
     def _misreads_text(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
         """Whether the text lacks all contents, because the template expects another form.
 
-        A form in which the template has written a content once is not examined again.
+        A content that is written as a part with its keys, as Python or JSON writes it, counts as
+        missing, because the template takes the list of parts for a text. A form in which the
+        template has written a content once is not examined again.
         """
         if form in self._reading:
             return False
+        before = self._before_texts(turns, tools, form)
+        if before is None:
+            return False
+        if all(map(_PART_AS_DATA.search, before)):
+            return True
+        self._reading.add(form)
+        return False
+
+    def _writes_parts_as_data(self, turns: Turns, tools: Tools, form: MessageForm) -> bool:
+        """Whether the template writes a content as a part with its keys, which is not its text."""
+        if form in self._reading:
+            return False
+        before = self._before_texts(turns, tools, form)
+        return any(map(_PART_AS_DATA.search, before or ()))
+
+    def _before_texts(self, turns: Turns, tools: Tools, form: MessageForm) -> list[str] | None:
+        """Return the characters before each content that is a text, wherever it is written.
+
+        None if no content is a text, or the template refuses the marks around them.
+        """
         marking = Marking(turns)
         texts = {
             number
             for number, string in enumerate(marking.strings)
             if string.kind == "content" and isinstance(turns[string.message].get("content"), str)
         }
-        if not texts:
-            return False
-        made = self.text(marking.marked(), tools, form)
-        if made is None or any(one.string in texts for one in marking.placed(made)):
-            self._reading.add(form)
-            return False
-        return True
+        made = self.text(marking.marked(), tools, form) if texts else None
+        if made is None:
+            return None
+        bare = unmarked(made)
+        placed = (one for one in marking.placed(made) if one.string in texts)
+        return [bare[max(0, one.start - _LONGEST_KEY) : one.start] for one in placed]
 
     def _apply(self, turns: Turns, tools: Tools, form: MessageForm, opening: bool) -> str:
         messages = form.of(turns)

@@ -6,7 +6,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ...config.data_reasons import IGNORED_COLUMNS, MEDIA_COLUMNS, UNUSED_COLUMNS, Reason
+from ...config.data_reasons.reason import Reason
+from ...config.data_reasons.rows import IGNORED_COLUMNS, MEDIA_COLUMNS, UNUSED_COLUMNS
 from ...config.tasks import Format
 from ..findings import Findings
 from .formats import Record, to_record

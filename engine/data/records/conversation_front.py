@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...config.data_reasons import PROMPT_IGNORED, SYSTEM_UNUSED
+from ...config.data_reasons.rows import PROMPT_IGNORED, SYSTEM_UNUSED
 from ...errors import DataError
 from .messages import CONTENT_KEYS, MessageRules, role_of
 from .turns import CONVERSATIONS, REASONING, conversation_column, has_turns, turn_columns, turns_of

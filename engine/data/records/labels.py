@@ -74,6 +74,10 @@ def number_of(label: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
+class UnclearLabel(DataError):
+    """The labels of a source can mean several things, which the user has to decide for all."""
+
+
 class YesNoLabels:
     """Decides which labels of one source are positive.
 
@@ -99,8 +103,8 @@ class YesNoLabels:
         """Return whether a label is positive; the first places of 0 and -1 are remembered.
 
         Raises:
-            DataError: No positive labels are configured, and the label is not a known word or the
-                source has both 0 and -1.
+            UnclearLabel: No positive labels are configured, and the label is not a known word or
+                the source has both 0 and -1.
         """
         key = _key(label)
         if self._yes is not None:
@@ -117,8 +121,8 @@ class YesNoLabels:
             )
         return found
 
-    def _unclear(self, problem: str) -> DataError:
-        return DataError(
+    def _unclear(self, problem: str) -> UnclearLabel:
+        return UnclearLabel(
             f"{problem}; set data.yes_labels to the labels that say {self._what}, such as [1]; "
             "all other labels are negative, so remove rows that are neither"
         )

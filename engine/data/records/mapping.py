@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...config.data_reasons.reason import Reason
+from ...config.data_reasons.rows import INVALID_ROWS, MATCH_NEGATIVES
 from ...config.schema import Column
 from ...config.tasks import FORMATS_OF
 from ...errors import DataError
+from ..findings import Findings
 from ..sources import SourceRecord
 from ..sources.rows import is_message
-from .formats import ANCHORS, POSITIVES, detect_format
+from .formats import ANCHORS, NEGATIVES, POSITIVES, detect_format
 
 _ABSENT = object()
 _FIELDS = {
@@ -56,6 +60,47 @@ class PreparedRow:
     """Columns of the row whose value is null."""
     stored: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """The columns as stored, without those that `data.columns` leaves unused."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A row that makes no record."""
+
+    id: str
+    place: str
+    reason: Reason
+    detail: str = ""
+
+    def note(self, findings: Findings) -> None:
+        """Count the row among the records, and its reason."""
+        findings.counted("records", 1)
+        findings.note(self.reason, self.place, self.detail)
+
+
+def left_out(
+    row: SourceRecord | PreparedRow, reason: Reason, error: DataError, identity: str = ""
+) -> LeftOut:
+    """Return a row that makes no record because of an error, whose text becomes the detail."""
+    return LeftOut(
+        identity or row.place, row.place, reason, str(error).removeprefix(f"{row.place}: ")
+    )
+
+
+def require_few_invalid(left: Sequence[LeftOut], rows: int) -> None:
+    """Raise if most rows have a value that cannot be read, so that the file is not understood.
+
+    Args:
+        left: The rows that make no record.
+        rows: Number of all rows.
+
+    Raises:
+        DataError: The first such row, what is wrong with it, and how many there are.
+    """
+    invalid = [one for one in left if one.reason is INVALID_ROWS]
+    if 2 * len(invalid) > rows:
+        first = f"{invalid[0].place}: {invalid[0].detail}"
+        more = f"; {len(invalid):,} of {rows:,} rows cannot be read"
+        raise DataError(first + (more if len(invalid) > 1 else ""))
 
 
 def mapped(row: SourceRecord, columns: Mapping[str, Column]) -> PreparedRow:
@@ -202,3 +247,43 @@ def proposed_columns(columns: Collection[str], task: str) -> dict[str, str]:
         found.setdefault(fields.get(name, name), column)
     known = {field: column for field, column in found.items() if field in _PROPOSED}
     return known if detect_format(known, task) in FORMATS_OF[task] else {}
+
+
+def with_mismatches_as_negatives(
+    rows: Sequence[PreparedRow | LeftOut], findings: Findings
+) -> Iterator[PreparedRow | LeftOut]:
+    """Yield the rows; the texts that do not match an anchor become negatives of those that do.
+
+    Rows whose texts became negatives are counted in `findings` instead of being yielded.
+    """
+    matching: set[Any] = set()
+    negatives: dict[Any, list[Any]] = defaultdict(list)
+    for row in rows:
+        if isinstance(row, PreparedRow) and row.matches is not None:
+            anchor, text = _texts(row)
+            matching.update([anchor] if row.matches else [])
+            negatives[anchor] += [] if row.matches else [text]
+    for row in rows:
+        if isinstance(row, LeftOut) or row.matches is None:
+            yield row
+        elif row.matches:
+            yield _with_negatives(row, negatives[_texts(row)[0]])
+        elif _texts(row)[0] in matching:
+            findings.counted("records", 1)
+            findings.note(MATCH_NEGATIVES, row.place)
+        else:
+            yield row
+
+
+def _texts(row: PreparedRow) -> tuple[str, str]:
+    anchor, positive = (
+        str(next((row.values[name] for name in names if name in row.values), ""))
+        for names in (ANCHORS, POSITIVES)
+    )
+    return anchor, positive
+
+
+def _with_negatives(row: PreparedRow, texts: Sequence[str]) -> PreparedRow:
+    free = next((name for name in NEGATIVES if name not in row.values), None)
+    kept = [text for text in dict.fromkeys(texts) if text not in _texts(row)]
+    return replace(row, values=row.values | {free: kept}) if free and kept else row

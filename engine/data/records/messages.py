@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.data_reasons import PADDING_NULLS
+from ...config.data_reasons.rows import PADDING_NULLS
 from ...errors import DataError
 from ..findings import Findings
 from .labels import number_of

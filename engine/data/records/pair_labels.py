@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ...errors import DataError
-from .labels import MATCHES, YesNoLabels, are_fractions, is_missing, is_unlabelled
+from .labels import MATCHES, UnclearLabel, YesNoLabels, are_fractions, is_missing, is_unlabelled
 
 COUPLES = (
     *(("sentence1", "sentence2"), ("sentence_1", "sentence_2"), ("text1", "text2")),
@@ -67,7 +66,8 @@ class PairLabels:
         """Return the pair with its columns renamed, and its label read as class, score or match.
 
         Raises:
-            DataError: The label can mean several things, or does not say whether the texts match.
+            UnclearLabel: The label can mean several things, or does not say whether the texts
+                match.
         """
         couple = couple_of(values)
         if couple is not None:
@@ -94,12 +94,12 @@ class PairLabels:
         if self._meaning == "score" or (self._meaning == "auto" and names and self._scored):
             return JudgedPair({**bare, "score": label})
         if names and self._meaning != "class":
-            raise DataError(_question(label, names, place))
+            raise UnclearLabel(_question(label, names, place))
         return JudgedPair(values)
 
     def _match(self, label: Any, names: tuple[str, str] | None, place: str) -> bool:
         if names == INFERENCES and not self._matches.configured and not isinstance(label, str):
-            raise DataError(
+            raise UnclearLabel(
                 f"{place}: the label {label!r} beside premise and hypothesis is the number of a "
                 "class, such as entailment; set data.yes_labels to those that say that the texts "
                 "match, such as [0] if 0 is entailment; all other labels are negative"
@@ -142,7 +142,7 @@ def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, A
     Rows without a text or a label, and rows with messages or a completion, are returned unchanged.
 
     Raises:
-        DataError: `data.label` does not say that the label is the answer.
+        UnclearLabel: `data.label` does not say that the label is the answer.
     """
     label = values.get("label")
     if "text" not in values or "messages" in values or "completion" in values or is_missing(label):
@@ -154,7 +154,7 @@ def with_answer(values: dict[str, Any], meaning: str, place: str) -> dict[str, A
         ]
         rest = {name: value for name, value in values.items() if name not in ("text", "label")}
         return {**rest, "messages": turns}
-    raise DataError(
+    raise UnclearLabel(
         f"{place}: the row has the columns text and label; set data.label: answer to learn the "
         "label as the answer to the text, or data.columns: {label: null} to learn the text alone"
     )

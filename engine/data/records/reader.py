@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ...config.data_reasons import (
-    MATCH_NEGATIVES,
+from ...config.data_reasons.rows import (
+    INVALID_ROWS,
     NOT_MATCHING,
     OTHER_FORM,
     READ_AS_FORM,
     UNLABELLED,
-    Reason,
 )
 from ...config.schema import RunConfig
 from ...config.tasks import FORMATS_OF, Format
@@ -23,17 +22,21 @@ from ..findings import Findings
 from ..sources import SourceRecord
 from .column_use import ColumnUse
 from .conversation_front import ConversationFront
-from .formats import ANCHORS, NEGATIVES, POSITIVES, NoColumn, Record, possible_formats
+from .formats import ANCHORS, POSITIVES, NoColumn, Record, possible_formats
 from .forms import EVERY_FORM, listed, nearest_forms, tasks_of
-from .labels import RATINGS, YesNoLabels, yes_no_columns
+from .labels import RATINGS, UnclearLabel, YesNoLabels, yes_no_columns
 from .mapping import (
+    LeftOut,
     MissingColumn,
     PreparedRow,
+    left_out,
     mapped,
     paths_inside,
     proposed_columns,
+    require_few_invalid,
     several_positives,
     with_every_positive,
+    with_mismatches_as_negatives,
 )
 from .messages import MessageRules, decoded
 from .pair_labels import PairLabels, couple_of, with_answer
@@ -55,21 +58,6 @@ _LOOKED_INSIDE = 20
 """Rows in whose columns texts are looked for."""
 _DECODED = ("prompt", "completion", "chosen", "rejected", "messages", "history", *CONVERSATIONS)
 """Columns that may hold messages as JSON text."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A row that makes no record."""
-
-    id: str
-    place: str
-    reason: Reason
-    detail: str = ""
-
-    def note(self, findings: Findings) -> None:
-        """Count the row among the records, and its reason."""
-        findings.counted("records", 1)
-        findings.note(self.reason, self.place, self.detail)
 
 
 StreamRow = Record | LeftOut
@@ -113,13 +101,22 @@ class _RowPreparer:
         rated = config.task == "kto"
         self._ratings = YesNoLabels(RATINGS, yes, "that a completion is good") if rated else None
 
-    def prepare(self, row: SourceRecord) -> PreparedRow:
-        """Return a row with the columns of the formats.
+    def prepare(self, row: SourceRecord) -> PreparedRow | LeftOut:
+        """Return a row with the columns of the formats, or why it makes no record.
 
         Raises:
-            MissingColumn: The row lacks a column that the configuration names.
-            DataError: A label can mean several things, or a column is of the wrong kind.
+            UnclearLabel: A label can mean several things.
         """
+        try:
+            return self._prepared(row)
+        except UnclearLabel:
+            raise
+        except MissingColumn as error:
+            return left_out(row, OTHER_FORM, error)
+        except DataError as error:
+            return left_out(row, INVALID_ROWS, error)
+
+    def _prepared(self, row: SourceRecord) -> PreparedRow:
         found = mapped(row, self._data.columns)
         nulls = tuple(name for name, value in found.values.items() if value is None)
         found = replace(found, nulls=nulls)
@@ -182,16 +179,14 @@ class RecordReader:
                 can mean several things.
         """
         rows = _sample_of(self._config, sample, self._preparer)
-        votes = Counter(form for row in rows if row for form in self._formats(row))
+        votes = Counter(form for row in rows for form in self._formats(row))
         form = self._wanted(sample, votes)
-        fits = [row is not None and form in self._formats(row) for row in rows]
-        others = Counter(
-            _described(row, self._config.task)
-            for row, fit in zip(rows, fits, strict=True)
-            if not fit
-        )
+        fits = [form in self._formats(row) for row in rows]
+        unfit = [row for row, fit in zip(rows, fits, strict=True) if not fit]
+        others = Counter(_described(row, self._config.task) for row in unfit)
         if form == "pairs":
-            self.use.add_meaningful(_labels_of_couples([row for row in rows if row]))
+            whole = [row for row in rows if isinstance(row, PreparedRow)]
+            self.use.add_meaningful(_labels_of_couples(whole))
         self._decision = FormatDecision(form, len(rows), sum(fits), dict(others.most_common()))
         return self._decision
 
@@ -199,7 +194,7 @@ class RecordReader:
         """Return the records of rows, and note those that are left out.
 
         Raises:
-            DataError: A row is invalid, or no row could be read as a record.
+            DataError: Most rows are invalid, or no row could be read as a record.
         """
         found: list[Record] = []
         left: list[LeftOut] = []
@@ -209,6 +204,7 @@ class RecordReader:
                 left.append(one)
             else:
                 found.append(one)
+        require_few_invalid(left, len(found) + len(left))
         if not found:
             raise DataError(self._nothing(left))
         for one in left:
@@ -219,14 +215,9 @@ class RecordReader:
         """Return a row with the columns of the formats, or why it makes no record.
 
         Raises:
-            DataError: The row is invalid.
+            UnclearLabel: A label can mean several things.
         """
-        try:
-            return self._preparer.prepare(row)
-        except MissingColumn as error:
-            return LeftOut(
-                row.place, row.place, OTHER_FORM, str(error).removeprefix(f"{row.place}: ")
-            )
+        return self._preparer.prepare(row)
 
     def read(self, row: PreparedRow, identity: str) -> Record | LeftOut:
         """Return the record of a row, or why it makes none.
@@ -234,8 +225,7 @@ class RecordReader:
         A row of another format that is read all the same, and contradictions in the row, are noted
         in the findings.
 
-        Raises:
-            DataError: The row has the columns of the format, but a wrong value in one of them.
+        A row that has the columns of the format, but a wrong value in one of them, makes none.
         """
         if row.matches is not True:
             reason = UNLABELLED if row.matches is None else NOT_MATCHING
@@ -248,7 +238,7 @@ class RecordReader:
             )
         except DataError as error:
             if fits and not isinstance(error, NoColumn):
-                raise
+                return left_out(row, INVALID_ROWS, error, identity)
             return LeftOut(identity, row.place, OTHER_FORM, self._misfit(row, error))
         if not fits and self._config.data.format == "auto":
             self._findings.note(READ_AS_FORM, row.place, _described(row, self._config.task))
@@ -274,7 +264,7 @@ class RecordReader:
             return
         listed = list(rows)
         if self._config.data.label == "match":
-            listed = list(_add_mismatches_as_negatives(listed, self._findings))
+            listed = list(with_mismatches_as_negatives(listed, self._findings))
         for row in listed:
             if isinstance(row, LeftOut) or not self.makes_several_records(row):
                 yield row
@@ -286,7 +276,9 @@ class RecordReader:
         pairs = self._config.task == "contrastive" and self._config.data.positives == "all"
         return pairs and len(several_positives(row)[1]) > 1
 
-    def _formats(self, row: PreparedRow) -> list[Format]:
+    def _formats(self, row: PreparedRow | LeftOut) -> list[Format]:
+        if isinstance(row, LeftOut):
+            return []
         return possible_formats(list(row.values), self._config.task)
 
     def _wanted(self, sample: Sequence[SourceRecord], votes: Counter[Format]) -> Format:
@@ -350,13 +342,14 @@ def _rules(config: RunConfig, findings: Findings) -> MessageRules:
 
 def _sample_of(
     config: RunConfig, sample: Sequence[SourceRecord], preparer: _RowPreparer
-) -> list[PreparedRow | None]:
-    """Return the rows of a sample, None for a row without a configured column.
+) -> list[PreparedRow | LeftOut]:
+    """Return the rows of a sample, prepared, or why they make no record.
 
     What their labels mean is learned for `preparer`; what is found in them is not counted.
 
     Raises:
-        DataError: No row has the configured columns, or a label can mean several things.
+        DataError: No row has the configured columns, most rows are invalid, or a label can mean
+            several things.
     """
     scratch = _RowPreparer(config, _rules(config, Findings()))
     named: list[SourceRecord] = []
@@ -370,12 +363,8 @@ def _sample_of(
         raise missing[0]
     for one in (preparer, scratch):
         one.pairs.learn(row.values for row in named)
-    found: list[PreparedRow | None] = []
-    for row in sample:
-        try:
-            found.append(scratch.prepare(row))
-        except MissingColumn:
-            found.append(None)
+    found = [scratch.prepare(row) for row in sample]
+    require_few_invalid([one for one in found if isinstance(one, LeftOut)], len(found))
     return found
 
 
@@ -391,7 +380,7 @@ def _columns(rows: Iterable[SourceRecord]) -> dict[str, bool]:
 def _with_messages_of_text(values: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose `text` is the JSON of messages with these messages; others unchanged."""
     messages = decoded(values.get("text"))
-    if isinstance(messages, str) or messages is None or "messages" in values:
+    if not isinstance(messages, list) or "messages" in values:
         return values
     return {**{k: v for k, v in values.items() if k != "text"}, "messages": messages}
 
@@ -416,13 +405,11 @@ def _hint(sample: Sequence[SourceRecord]) -> str:
     return f"; texts inside columns are named by their path: {listed(paths)}" if paths else ""
 
 
-def _described(row: PreparedRow | None, task: str) -> str:
-    """Return the format of a row, or its columns if they have none.
-
-    None stands for a row without a column that `data.columns` names.
-    """
-    if row is None:
-        return "a column of data.columns missing"
+def _described(row: PreparedRow | LeftOut, task: str) -> str:
+    """Return the format of a row, or its columns if they have none, or why it has no record."""
+    if isinstance(row, LeftOut):
+        missing = row.reason is OTHER_FORM
+        return "a column of data.columns missing" if missing else "a value that cannot be read"
     form = next(iter(possible_formats(list(row.values), task)), None)
     if form:
         return f"format {form}"
@@ -442,43 +429,3 @@ def _labels_of_couples(rows: Sequence[PreparedRow]) -> list[str]:
     if "label" in values or "score" in values:
         return []
     return yes_no_columns({k: v for k, v in values.items() if k not in (*ANCHORS, *POSITIVES)})
-
-
-def _add_mismatches_as_negatives(
-    rows: Sequence[PreparedRow | LeftOut], findings: Findings
-) -> Iterator[PreparedRow | LeftOut]:
-    """Yield the rows; the texts that do not match an anchor become negatives of those that do.
-
-    Rows whose texts became negatives are counted instead of being yielded.
-    """
-    matching: set[Any] = set()
-    negatives: dict[Any, list[Any]] = defaultdict(list)
-    for row in rows:
-        if isinstance(row, PreparedRow) and row.matches is not None:
-            anchor, text = _texts(row)
-            matching.update([anchor] if row.matches else [])
-            negatives[anchor] += [] if row.matches else [text]
-    for row in rows:
-        if isinstance(row, LeftOut) or row.matches is None:
-            yield row
-        elif row.matches:
-            yield _with_negatives(row, negatives[_texts(row)[0]])
-        elif _texts(row)[0] in matching:
-            findings.counted("records", 1)
-            findings.note(MATCH_NEGATIVES, row.place)
-        else:
-            yield row
-
-
-def _texts(row: PreparedRow) -> tuple[str, str]:
-    anchor, positive = (
-        str(next((row.values[name] for name in names if name in row.values), ""))
-        for names in (ANCHORS, POSITIVES)
-    )
-    return anchor, positive
-
-
-def _with_negatives(row: PreparedRow, texts: Sequence[str]) -> PreparedRow:
-    free = next((name for name in NEGATIVES if name not in row.values), None)
-    kept = [text for text in dict.fromkeys(texts) if text not in _texts(row)]
-    return replace(row, values=row.values | {free: kept}) if free and kept else row

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from ...config.data_reasons import (
+from ...config.data_reasons.rows import (
     CONTRADICTING_SCORES,
     DIFFERENT_PROMPTS,
     MISSING_WORDS,

@@ -14,13 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Literal
 
-from ...config.data_reasons import (
-    DROPPED_DUPLICATES,
-    DUPLICATES,
-    EVAL_OVERLAP,
-    HELD_OUT_OVERLAP,
-    Reason,
-)
+from ...config.data_reasons import DROPPED_DUPLICATES, DUPLICATES, EVAL_OVERLAP, HELD_OUT_OVERLAP
+from ...config.data_reasons.reason import Reason
 from ...errors import DataError
 from ..findings import Findings
 from ..reading import SourceRecords

@@ -18,7 +18,7 @@ from ...config.checks import (
     files_of_pattern,
     is_pattern,
 )
-from ...config.data_reasons import ENCODING_GUESSED, UNREAD_FILES
+from ...config.data_reasons.rows import ENCODING_GUESSED, UNREAD_FILES
 from ...config.schema import TextUnit
 from ...errors import DataError
 from ..findings import Findings

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...config.data_reasons import REPEATED_KEYS
+from ...config.data_reasons.rows import REPEATED_KEYS
 from ...errors import DataError
 from .files import DataFile
 from .rows import BrokenRow, Pass, Row, one_line, row_of, unpadded

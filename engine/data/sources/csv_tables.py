@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Any, NamedTuple
 
-from ...config.data_reasons import EMPTY_ROWS, JOINED_ROWS, LINES_IN_CELLS
+from ...config.data_reasons.rows import EMPTY_ROWS, JOINED_ROWS, LINES_IN_CELLS
 from ...errors import DataError
 from .rows import BrokenRow, Pass, Row, SourceRecord, one_line
 

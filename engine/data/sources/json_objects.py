@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ...config.checks import FIELDS
-from ...config.data_reasons import REPEATED_KEYS, UNREAD_KEYS, UNREAD_RECORDS
+from ...config.data_reasons.rows import REPEATED_KEYS, UNREAD_KEYS, UNREAD_RECORDS
 from ...errors import DataError
 from .json_values import SOMEWHERE, Element, JsonObject, checked_row
 from .rows import Pass, Row, is_message

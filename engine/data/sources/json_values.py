@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ...config.data_reasons import REPEATED_KEYS
+from ...config.data_reasons.rows import REPEATED_KEYS
 from ...errors import DataError
 from .rows import BrokenRow, Pass, Row, row_of
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...config.data_reasons import BROKEN_ROWS, Reason, Unit
+from ...config.data_reasons.reason import Reason, Unit
+from ...config.data_reasons.rows import BROKEN_ROWS
 from ...errors import DataError
 from ..findings import Findings
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from typing import IO
 
-from ...config.data_reasons import TABLE_LINES, TEXT_LINES
+from ...config.data_reasons.rows import TABLE_LINES, TEXT_LINES
 from ...config.schema import TextUnit
 from .rows import BrokenRow, Pass, Row, SourceRecord
 

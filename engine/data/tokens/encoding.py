@@ -42,6 +42,8 @@ class Encoded:
     ids: list[int]
     offsets: Offsets | None
     """None if the tokens cannot be placed in the text exactly."""
+    refused: str = ""
+    """Why the tokenizer does not take the text; empty if it does."""
 
 
 class Encoder:
@@ -62,8 +64,10 @@ class Encoder:
             placed: The texts.
             special: Whether the tokenizer adds special tokens.
 
+        A text that the tokenizer does not take has no tokens, and says why.
+
         Raises:
-            DataError: The tokenizer fails for a text; the error names the place of its record.
+            DataError: The tokenizer fails for the texts together, but for none of them alone.
         """
         if not placed:
             return
@@ -78,7 +82,11 @@ class Encoder:
         try:
             encoded = call([one.text for one in placed])
         except Exception as error:  # noqa: BLE001  # tokenizers raise any exception
-            raise _refused_text(placed, call, error) from None
+            refused = _refused_texts(placed, call, error)
+            rest = [one for one, why in zip(placed, refused, strict=True) if not why]
+            taken = self(rest, special=special)
+            yield from (Encoded([], None, why) if why else next(taken) for why in refused)
+            return
         bos = self._tokenizer.bos_token_id if special else None
         placements = self._offsets(placed, encoded)
         for ids, offsets in zip(encoded["input_ids"], placements, strict=True):
@@ -96,27 +104,32 @@ class Encoder:
             yield self._aligner.offsets(one.text, ids, one.edges)
 
 
-def _refused_text(
+def _refused_texts(
     placed: Sequence[PlacedText], call: Callable[[list[str]], Any], error: Exception
-) -> DataError:
-    """Return an error that names the first text for which the tokenizer fails.
+) -> list[str]:
+    """Return for each text of a batch that failed why it fails alone; empty if it does not.
 
-    It is called after a whole batch failed, and tokenizes the texts one by one.
+    Raises:
+        DataError: No text fails alone.
     """
-    for one in placed:
-        try:
-            call([one.text])
-        except Exception as own:  # noqa: BLE001  # tokenizers raise any exception
-            lone = any("\ud800" <= character <= "\udfff" for character in one.text)
-            what = "a lone surrogate, half of a character" if lone else " ".join(str(own).split())
-            return DataError(
-                f"{one.place}: the tokenizer cannot read this text: {what}; correct the record, or "
-                "remove it"
-            )
-    return DataError(
-        f"{placed[0].place}: the tokenizer fails on the batch of records that begins here, but on "
-        f"none of them alone: {error}; check these records"
-    )
+    refused = [_refusal(one.text, call) for one in placed]
+    if not any(refused):
+        raise DataError(
+            f"{placed[0].place}: the tokenizer fails on the batch of records that begins here, but "
+            f"on none of them alone: {error}; check these records"
+        )
+    return refused
+
+
+def _refusal(text: str, call: Callable[[list[str]], Any]) -> str:
+    """Return why the tokenizer does not take a text; empty if it does."""
+    try:
+        call([text])
+    except Exception as error:  # noqa: BLE001  # tokenizers raise any exception
+        lone = any("\ud800" <= character <= "\udfff" for character in text)
+        what = "a lone surrogate, half of a character" if lone else " ".join(str(error).split())
+        return f"the tokenizer cannot read this text: {what}; correct the record, or remove it"
+    return ""
 
 
 def tokens_within(text: str, offsets: Offsets, spans: Sequence[tuple[int, int]]) -> list[bool]:

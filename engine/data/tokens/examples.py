@@ -206,3 +206,5 @@ class TokenizedText:
     """Whether the text was truncated."""
     unplaced: bool = False
     """Whether its tokens could not be placed in the text, so that its targets are not known."""
+    rejected: str = ""
+    """Why the chat template or the tokenizer does not take it; empty if they do."""

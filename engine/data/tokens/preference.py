@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...config.data_reasons import CUT, NO_OFFSETS, NO_TARGET, SAME_COMPLETIONS
+from ...config.data_reasons import CUT, NO_OFFSETS, NO_TARGET, REJECTED_RECORDS, SAME_COMPLETIONS
 from ..findings import Findings
 from ..records.formats import CompletionRecord, PreferenceRecord, RatedRecord, place_of
 from .examples import (
@@ -59,7 +59,9 @@ def assemble(
         sides = [next(following) for _ in completions_of(record)]
         found = [side.example for side in sides if side.example is not None]
         findings.note(CUT, place_of(record), count=any(side.cut for side in sides))
-        if len(found) < len(sides):
+        if rejected := next((side.rejected for side in sides if side.rejected), ""):
+            findings.note(REJECTED_RECORDS, place_of(record), rejected)
+        elif len(found) < len(sides):
             unplaced = any(side.unplaced for side in sides)
             findings.note(NO_OFFSETS if unplaced else NO_TARGET, place_of(record))
         elif isinstance(record, RatedRecord):

@@ -7,17 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from ...config.data_reasons import (
-    CUT,
-    EMPTY_ANSWERS,
-    EMPTY_PAIR,
-    NO_OFFSETS,
-    NO_SCORE,
-    NO_TARGET,
-    UNUSED_NEGATIVES,
-)
+from ...config.data_reasons import CUT, EMPTY_ANSWERS, EMPTY_PAIR, NO_OFFSETS, NO_SCORE, NO_TARGET, REJECTED_RECORDS, UNUSED_NEGATIVES
 from ...errors import DataError
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
+from ..chat.template import RejectedConversation
 from ..findings import Findings
 from ..records.formats import (
     CompletionRecord,
@@ -120,8 +113,8 @@ def tokenize_records(
         progress: Called with (done, total).
 
     Raises:
-        DataError: The tokenizer fails for a text or has no chat template for a conversation, or
-            the template rejects the conversation.
+        DataError: There is no chat template for a conversation, or it has an error that no record
+            can avoid.
     """
     examples: list[Example] = []
     ratings: list[Rating] = []
@@ -181,6 +174,9 @@ def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
     note = reading.findings.note
     for record, text in zip(records, _texts(records, reading), strict=True):
         place = place_of(record)
+        if text.rejected:
+            note(REJECTED_RECORDS, place, text.rejected)
+            continue
         note(CUT, place, count=text.cut)
         detail = "" if text.cut or text.unplaced else "the record has no text to learn"
         note(NO_OFFSETS if text.unplaced else NO_TARGET, place, detail, text.example is None)
@@ -272,7 +268,12 @@ def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
         if isinstance(record, TokensRecord):
             found[number] = _given(record, reading.options)
             continue
-        passage = _passage(record, reading)
+        try:
+            passage = _passage(record, reading)
+        except RejectedConversation as error:
+            why = str(error).removeprefix(f"{place_of(record)}: ")
+            found[number] = TokenizedText(None, cut=False, rejected=why)
+            continue
         passages[number] = replace(passage, place=record.place, weight=record.weight)
     for special in (False, True):
         group = [n for n, passage in passages.items() if passage.special is special]
@@ -312,9 +313,10 @@ class _Ending:
 
     def close(self, ids: list[int]) -> _Closed:
         """Truncate the ids so that they end with one EOS; without an EOS, only truncate them."""
-        body = ids
-        while self.eos is not None and body and body[-1] == self.eos:
-            body = body[:-1]
+        end = len(ids)
+        while self.eos is not None and end and ids[end - 1] == self.eos:
+            end -= 1
+        body = ids[:end]
         tail = [] if self.eos is None else [self.eos]
         kept = body[: self.max_length - len(tail)]
         return _Closed(kept + tail, len(kept), len(body) > len(kept))
@@ -334,6 +336,8 @@ def _tokenized(
     passage: _Passage, encoded: Encoded, ending: _Ending, marks: Sequence[str]
 ) -> TokenizedText:
     ids, offsets = encoded.ids, encoded.offsets
+    if encoded.refused:
+        return TokenizedText(None, cut=False, rejected=encoded.refused)
     if offsets is None:
         return TokenizedText(None, cut=False, unplaced=True)
     closed = ending.close(ids)
@@ -384,6 +388,9 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
     for pair in pairs:
         whole = [next(encoded) for _ in _pair_texts(pair, options)]
         members = [ending.close(one.ids) for one in whole]
+        if refused := next((one.refused for one in whole if one.refused), ""):
+            findings.note(REJECTED_RECORDS, place_of(pair), refused)
+            continue
         if not (pair.anchor.strip() and pair.positive.strip()):
             which = "positive" if pair.anchor.strip() else "anchor"
             findings.note(EMPTY_PAIR, place_of(pair), f"empty {which}")
@@ -435,10 +442,15 @@ def embedded_ids(
         encode: Encodes texts.
         eos: Id of the EOS that closes a text; None without one.
         max_length: Largest number of tokens.
+
+    Raises:
+        DataError: The tokenizer does not take a text.
     """
     ending = _Ending(max_length, eos)
     placed = [PlacedText(before + text, "", (len(before),) if before else ()) for text in texts]
     for one in encode(placed, special=True):
+        if one.refused:
+            raise DataError(one.refused)
         closed = ending.close(one.ids)
         yield closed.ids, _prompt_tokens((one.offsets or [])[: closed.kept], len(before))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, DUPLICATES, NO_TARGET, SAME_COMPLETIONS
+from fttui.engine.config.data_reasons import CUT, DUPLICATES, NO_TARGET, REJECTED_RECORDS, SAME_COMPLETIONS
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import stdlib_pairs
 from fttui.engine.data.dataset import (
@@ -18,13 +18,13 @@ from fttui.engine.data.dataset import (
 from fttui.engine.data.reading import evenly_spaced, hold_out
 from fttui.engine.data.streams import stream_batches
 from fttui.engine.errors import DataError
-from tests.support.tokenizer import tiny_tokenizer
+from tests.support.tokenizer import CHATML, tiny_tokenizer
 
 SHORT = {"max_length": 32, "accept": ["cut"]}
 PAIRS = {"task": "contrastive", "contrastive": {"kind": "infonce"}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tokenizer():
     return tiny_tokenizer()
 
@@ -324,3 +324,17 @@ def test_a_stream_ends_its_pass_at_the_limit(rows, stream):
 def test_an_empty_stream_is_refused(rows, stream):
     with pytest.raises(DataError, match="no records; check the source"):
         stream({"train": rows([])})
+
+
+def test_records_that_the_template_rejects_are_counted_unless_they_are_most(rows, load, tokenizer):
+    def talk(question):
+        answer = {"role": "assistant", "content": "yes"}
+        return {"messages": [{"role": "user", "content": question}, answer]}
+
+    own = {"eval_fraction": 0.0, "accept": ["rejected-records"]}
+    refuses = "{% if messages[0].content == 'no' %}{{ raise_exception('not this') }}{% endif %}"
+    tokenizer.chat_template = refuses + CHATML
+    few = load({"train": rows(map(talk, ["a", "b", "no", "c"])), **own})
+    assert few.findings.count(REJECTED_RECORDS) == 1
+    with pytest.raises(DataError, match=r"d\.jsonl:1: .*not this.*; 3 of 4 records are rejected"):
+        load({"train": rows(map(talk, ["no", "no", "a", "no"])), **own})

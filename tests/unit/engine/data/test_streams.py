@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fttui.engine.config.data_reasons import (
+import pytest
+
+from fttui.engine.config.data_reasons import MIXED_MARGINS
+from fttui.engine.config.data_reasons.rows import (
+    INVALID_ROWS,
     MISSING_WORDS,
-    MIXED_MARGINS,
     NOT_MATCHING,
     OTHER_FORM,
     UNLABELLED,
@@ -16,6 +19,7 @@ from fttui.engine.config.schema import DataConfig, ModelConfig, RunConfig, Train
 from fttui.engine.data.dataset import examine_stream
 from fttui.engine.data.streams import first_streamed, stream_batches
 from fttui.engine.data.tokens.examples import TextExample
+from fttui.engine.errors import DataError
 from tests.support.tokenizer import tiny_tokenizer
 
 ROWS = 40
@@ -88,3 +92,27 @@ def test_what_is_noticed_in_a_row_counts_once_in_several_passes(tmp_path: Path) 
     for position in range(9):
         stream.take(position)
     assert stream.findings.count(MISSING_WORDS) == 2
+
+
+def test_a_row_that_cannot_be_read_leaves_the_stream_running_and_is_counted(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    rows = [{"text": 4 if n == 7 else f"row {n}"} for n in range(12)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0, shuffle_buffer=4)
+    config = RunConfig(model=ModelConfig(id="m"), data=data, train=TrainConfig(steps=1, batch=1))
+    assert first_streamed(config, 12).findings.count(INVALID_ROWS) == 1
+    stream = stream_batches(config, tiny_tokenizer(), 0, 1)
+    trained = {one.id for position in range(12) for one in stream.take(position)}
+    assert len(trained) == 11
+    assert not any(one.endswith(":8") for one in trained)
+    assert stream.findings.count(INVALID_ROWS) == 1
+
+
+def test_a_stream_of_which_most_rows_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "d.jsonl"
+    rows = [{"text": n if n else "row"} for n in range(4)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=str(file), streaming=True, eval_fraction=0)
+    config = RunConfig(model=ModelConfig(id="m"), data=data, train=TrainConfig(steps=1, batch=1))
+    with pytest.raises(DataError, match="3 of 4 rows cannot be read"):
+        first_streamed(config, 4)

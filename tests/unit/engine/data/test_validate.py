@@ -137,6 +137,15 @@ def test_a_large_share_is_refused_after_the_lines_and_shown_once_it_is_accepted(
     )
 
 
+def test_all_rows_decide_the_format_of_the_records_shown(tmp_path: Path) -> None:
+    odd = '{"text": "a"}\n'
+    config = configured(tmp_path / "d.jsonl", odd + GOOD * 4, accept=["other-form", "duplicates"])
+    found = checked(config, show=1)
+    [shown] = [one for one in found if isinstance(one, ShownRecords)]
+    assert [one.place.rpartition(":")[2] for one in shown.records] == ["2"]
+    assert any("other-form" not in one and "1 of 5 records" in one for one in lines(found))
+
+
 def test_records_are_shown_as_they_are_learned(tmp_path: Path) -> None:
     config = configured(tmp_path / "d.jsonl", 3 * GOOD)
     shown = [one for one in checked(config, show=2, tokens=True) if isinstance(one, ShownRecords)]

@@ -387,3 +387,24 @@ def test_text_of_the_assistant_outside_of_generation_is_counted() -> None:
     assert runs == [f"one{END}", f"two{END}"]
     (found,) = findings
     assert (found.reason, found.count) == (reasons.UNLEARNED_TURNS, 1)
+
+
+@pytest.mark.parametrize("taken", ["m.content[:3]", "(m.content | string)[:3]", "m.content[1:]"])
+def test_a_template_that_writes_a_part_of_a_text_is_not_given_parts_to_write(taken: str) -> None:
+    template = chatml("{{- '<|im_start|>assistant\n' + (%s | string) + '<|im_end|>\n' -}}" % taken)  # noqa: UP031  # braces
+    runs, findings = learned(template, (user("a?"), assistant("a long answer")))
+    assert not any("type" in run for run in runs)
+    assert any(one.needs_consent(()) for one in findings)
+
+
+@pytest.mark.parametrize("written", ["m.content", "m.content | tojson"])
+def test_a_list_of_parts_is_never_learned_as_the_text_of_a_list(written: str) -> None:
+    """The template refuses texts, so that only parts are left, and writes them as data."""
+    template = (
+        "{%- for m in messages -%}{%- if m.content is string -%}{{- raise_exception('parts') -}}"
+        "{%- endif -%}{{- '<|im_start|>' + m.role + '\n' -}}{{- " + written + " -}}"
+        "{{- '<|im_end|>\n' -}}{%- endfor -%}"
+    )
+    runs, findings = learned(template, (user("a?"), assistant("a long answer")))
+    assert not any("type" in run for run in runs)
+    assert any(one.needs_consent(()) for one in findings)

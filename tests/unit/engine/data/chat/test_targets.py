@@ -13,7 +13,6 @@ from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.formats import CompletionRecord, MessagesRecord
 from fttui.engine.data.tokens.examples import IGNORED
 from fttui.engine.data.tokens.tokenize import TokenizeOptions, tokenize_records
-from fttui.engine.errors import DataError
 from tests.support.tokenizer import CHATML, tiny_tokenizer
 
 END = "<|im_end|>"
@@ -362,10 +361,9 @@ def test_messages_that_the_template_leaves_out_need_consent() -> None:
 
 def test_the_reason_of_the_template_is_named() -> None:
     template = "{{ raise_exception('only one system message') }}"
-    with pytest.raises(
-        DataError, match=r"t\.jsonl:3: the chat template rejects this conversation: only one sys"
-    ):
-        learned(template)
+    _, (found,) = learned(template)
+    assert (found.reason, found.place) == (reasons.REJECTED_RECORDS, "t.jsonl:3")
+    assert found.detail.startswith("the chat template rejects this conversation: only one system")
 
 
 VICUNA = (

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons import UNUSED_COLUMNS
+from fttui.engine.config.data_reasons.rows import UNUSED_COLUMNS
 from fttui.engine.config.tasks import Format
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.column_use import ColumnUse

@@ -4,7 +4,8 @@ import re
 
 import pytest
 
-from fttui.engine.config.data_reasons import (
+from fttui.engine.config.data_reasons.rows import (
+    INVALID_ROWS,
     MATCH_NEGATIVES,
     NOT_MATCHING,
     OTHER_FORM,
@@ -367,9 +368,77 @@ def test_rows_of_another_form_are_left_out_with_consent():
         result.findings.require_consent([])
 
 
-def test_a_row_of_the_right_columns_with_a_wrong_value_is_refused():
-    with pytest.raises(DataError, match=r"d\.jsonl:2: column 'messages': got str 'x'"):
-        read("sft", CHAT, {"messages": "x"})
+GATE = {"role": "user", "content": "Which gate?"}
+INVALID = [
+    {"messages": "x"},
+    {"messages": [GATE, {"role": "oracle", "content": "four"}]},
+    {"messages": [GATE, [{"role": "assistant", "content": "four"}]]},
+    {"messages": [GATE, {"role": "assistant", "content": 4}]},
+    {"messages": [GATE, {"role": "assistant", "content": [{"type": "text", "text": None}]}]},
+    {"messages": [GATE, {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
+    {"messages": [GATE, {"role": "assistant", "content": "four", "weight": -1}]},
+    CHAT | {"tools": "{not JSON"},
+    CHAT | {"weight": "heavy"},
+]
+
+
+@pytest.mark.parametrize("row", INVALID)
+def test_a_row_with_a_value_that_cannot_be_read_is_left_out_and_needs_consent(row):
+    result = Reading("sft", [CHAT, row, CHAT])
+    assert len(result.records) == 2
+    count, place, detail = result.found(INVALID_ROWS)
+    assert (count, place) == (1, "d.jsonl:2")
+    assert "got" in detail or "expected" in detail
+    with pytest.raises(DataError, match="invalid-rows"):
+        result.findings.require_consent(())
+
+
+@pytest.mark.parametrize("row", INVALID)
+def test_data_of_which_most_rows_cannot_be_read_are_refused_with_the_first_of_them(row):
+    with pytest.raises(DataError, match=r"^d\.jsonl:2: column .*; 2 of 3 rows cannot be read$"):
+        read("sft", CHAT, row, row)
+
+
+@pytest.mark.parametrize(
+    ("task", "good", "bad"),
+    [
+        (
+            "sft",
+            {"instruction": "a", "instances": [{"output": "b"}]},
+            {"instruction": "a", "instances": [{"output": "b"}, {"output": "c"}]},
+        ),
+        (
+            "contrastive",
+            {"anchor": "a", "positive": "b"},
+            {"anchor": 2, "positive": "b"},
+        ),
+        (
+            "dpo",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"prompt": "a", "chosen": ["b"], "rejected": 1},
+        ),
+        (
+            "kto",
+            {"prompt": "a", "completion": "b", "label": True},
+            {"prompt": "a", "completion": 1, "label": True},
+        ),
+        (
+            "reward",
+            {"chosen": "b", "rejected": "c"},
+            {"chosen": "b", "rejected": "c", "margin": "x"},
+        ),
+    ],
+)
+def test_rows_with_wrong_values_are_left_out_in_every_task(task, good, bad):
+    result = Reading(task, [good, bad, good])
+    assert len(result.records) == 2
+    assert result.found(INVALID_ROWS)[:2] == (1, "d.jsonl:2")
+
+
+def test_labels_that_can_mean_several_things_are_decided_for_all_rows():
+    rows = [{"prompt": "a", "completion": "b", "label": "good"}] * 9
+    with pytest.raises(DataError, match=r"d\.jsonl:10: .*'so-so' is unknown"):
+        read("kto", *rows, {"prompt": "a", "completion": "b", "label": "so-so"})
 
 
 def test_a_row_without_a_mapped_column_is_left_out():

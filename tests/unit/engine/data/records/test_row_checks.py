@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.records.formats import CompletionRecord, MessagesRecord, PairRecord
 from fttui.engine.errors import DataError
 
@@ -36,7 +36,7 @@ def test_words_for_missing_values_are_counted_where_they_are_learned(
 ) -> None:
     read = Reading(task, [row, row | {column: word}])
     detail = f"column '{column}': {word.strip()}"
-    assert read.found(reasons.MISSING_WORDS) == (1, "d.jsonl:2", detail)
+    assert read.found(row_reasons.MISSING_WORDS) == (1, "d.jsonl:2", detail)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +49,17 @@ def test_words_for_missing_values_are_counted_where_they_are_learned(
     ],
 )
 def test_such_words_elsewhere_are_not_counted(row: dict[str, Any]) -> None:
-    assert Reading("sft", [row]).found(reasons.MISSING_WORDS) is None
+    assert Reading("sft", [row]).found(row_reasons.MISSING_WORDS) is None
 
 
 def test_such_words_are_counted_in_messages_and_under_other_names() -> None:
     chat = {"messages": [Q, {"role": "assistant", "content": "nan"}]}
-    assert Reading("sft", [chat]).found(reasons.MISSING_WORDS)[2] == "a message: nan"
+    assert Reading("sft", [chat]).found(row_reasons.MISSING_WORDS)[2] == "a message: nan"
     columns = {"prompt": "{a}: ", "completion": "b"}
     joined = Reading("sft", [{"a": "nan", "b": "x"}], columns=columns)
-    assert joined.found(reasons.MISSING_WORDS)[2] == "column 'a': nan"
+    assert joined.found(row_reasons.MISSING_WORDS)[2] == "column 'a': nan"
     unused = Reading("sft", [{"text": "a", "b": "nan"}], columns={"b": None})
-    assert unused.found(reasons.MISSING_WORDS) is None
+    assert unused.found(row_reasons.MISSING_WORDS) is None
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_scores_that_prefer_the_rejected_completion_are_counted(
     task: str, better: str, worse: str, good: Any, bad: Any, contradicts: bool
 ) -> None:
     row = {"prompt": "q", "chosen": "a", "rejected": "b", better: good, worse: bad}
-    found = Reading(task, [row]).found(reasons.CONTRADICTING_SCORES)
+    found = Reading(task, [row]).found(row_reasons.CONTRADICTING_SCORES)
     assert (found is not None) == contradicts
 
 
@@ -102,7 +102,7 @@ def test_a_second_conversation_with_other_texts_needs_consent(
     task: str, row: dict[str, Any], column: str
 ) -> None:
     read = Reading(task, [row])
-    assert read.found(reasons.SECOND_CONVERSATION) == (1, "d.jsonl:1", column)
+    assert read.found(row_reasons.SECOND_CONVERSATION) == (1, "d.jsonl:1", column)
     assert any(one.needs_consent([]) for one in read.findings)
 
 
@@ -118,13 +118,15 @@ def test_a_second_conversation_with_other_texts_needs_consent(
     ],
 )
 def test_the_same_texts_in_further_columns_need_no_consent(task: str, row: dict[str, Any]) -> None:
-    assert Reading(task, [row]).found(reasons.SECOND_CONVERSATION) is None
+    assert Reading(task, [row]).found(row_reasons.SECOND_CONVERSATION) is None
 
 
 def test_a_prompt_that_the_messages_lack_needs_consent() -> None:
-    found = Reading("sft", [CHAT | {"prompt": "Answer as a pirate."}]).found(reasons.PROMPT_IGNORED)
+    found = Reading("sft", [CHAT | {"prompt": "Answer as a pirate."}]).found(
+        row_reasons.PROMPT_IGNORED
+    )
     assert found == (1, "d.jsonl:1", "column 'prompt'")
-    assert Reading("sft", [CHAT | {"prompt": "gate?"}]).found(reasons.PROMPT_IGNORED) is None
+    assert Reading("sft", [CHAT | {"prompt": "gate?"}]).found(row_reasons.PROMPT_IGNORED) is None
 
 
 def test_of_several_conversations_one_is_named_in_the_refusal() -> None:
@@ -144,17 +146,17 @@ def test_of_several_conversations_one_is_named_in_the_refusal() -> None:
 )
 def test_media_beside_a_text_need_consent_under_every_usual_name(column: str) -> None:
     read = Reading("sft", [{"text": "a"}, {"text": "a", column: "a.bin"}])
-    assert read.found(reasons.MEDIA_COLUMNS) == (1, "d.jsonl:2", column)
-    assert reasons.MEDIA_COLUMNS.limit == 0
+    assert read.found(row_reasons.MEDIA_COLUMNS) == (1, "d.jsonl:2", column)
+    assert row_reasons.MEDIA_COLUMNS.limit == 0
     left_out = Reading("sft", [{"text": "a", column: "a.bin"}], columns={column: None})
     for without in (left_out, Reading("sft", [{"text": "a", column: None}])):
         assert without.records
-        assert without.found(reasons.MEDIA_COLUMNS) is None
+        assert without.found(row_reasons.MEDIA_COLUMNS) is None
 
 
 @pytest.mark.parametrize("column", ["video_id", "imagination", "audience", "speech", "imager"])
 def test_other_columns_are_no_media(column: str) -> None:
-    assert Reading("sft", [{"text": "a", column: "b"}]).found(reasons.MEDIA_COLUMNS) is None
+    assert Reading("sft", [{"text": "a", column: "b"}]).found(row_reasons.MEDIA_COLUMNS) is None
 
 
 @pytest.mark.parametrize(
@@ -188,7 +190,7 @@ def test_texts_inside_columns_are_named_by_their_path() -> None:
     columns = {"prompt": "{context}\n{question}\n", "completion": "answers.text.0"}
     read = Reading("sft", [row, row | {"answers": {"text": []}}], columns=columns)
     assert read.records == [CompletionRecord("d:1", "c\nq\n", "a")]
-    assert read.found(reasons.OTHER_FORM)[:2] == (1, "d.jsonl:2")
+    assert read.found(row_reasons.OTHER_FORM)[:2] == (1, "d.jsonl:2")
     inner = {"prompt": "{de.text} = ", "completion": "en"}
     dotted = {"de.text": "Tor", "de": {"text": "x"}, "en": "gate"}
     assert Reading("sft", [dotted], columns=inner).records == [
@@ -258,7 +260,7 @@ def test_an_answer_that_is_no_text_is_refused_with_the_setting(answer: Any) -> N
 
 @pytest.mark.parametrize("column", ["available_tools", "target_functions", "chat_template_kwargs"])
 def test_columns_that_change_the_rendering_need_consent(column: str) -> None:
-    found = Reading("sft", [CHAT | {column: "[]x"}]).found(reasons.IGNORED_COLUMNS)
+    found = Reading("sft", [CHAT | {column: "[]x"}]).found(row_reasons.IGNORED_COLUMNS)
     assert found == (1, "d.jsonl:1", column)
 
 
@@ -271,7 +273,7 @@ def test_reasoning_in_a_column_of_its_own_is_read_if_it_is_named(system: str | N
     assert read.records == [MessagesRecord("d:1", (*front, *turns))]
     assert list(read.findings) == []
     named = Reading("sft", [{"question": "q", "reasoning": "hm", "answer": "a"}])
-    assert named.found(reasons.IGNORED_COLUMNS) == (1, "d.jsonl:1", "reasoning")
+    assert named.found(row_reasons.IGNORED_COLUMNS) == (1, "d.jsonl:1", "reasoning")
 
 
 LONG = "Which gate is open today?"
@@ -292,7 +294,7 @@ LONG = "Which gate is open today?"
 def test_completions_that_repeat_the_prompt_are_counted(
     task: str, row: dict[str, Any], repeats: bool
 ) -> None:
-    found = Reading(task, [row]).found(reasons.PROMPT_REPEATED)
+    found = Reading(task, [row]).found(row_reasons.PROMPT_REPEATED)
     assert found == ((1, "d.jsonl:1", "") if repeats else None)
 
 
@@ -304,13 +306,13 @@ def test_preferences_with_different_prompts_are_counted() -> None:
         {"chosen": [Q, A, Q, A], "rejected": [Q, A, other, OTHER]},
         {"chosen": [Q, A, Q, A], "rejected": [Q, OTHER, other, OTHER]},
     ]
-    assert Reading("dpo", rows).found(reasons.DIFFERENT_PROMPTS) == (2, "d.jsonl:1", "")
+    assert Reading("dpo", rows).found(row_reasons.DIFFERENT_PROMPTS) == (2, "d.jsonl:1", "")
 
 
 @pytest.mark.parametrize("column", ["relevance", "is_match", "Grade"])
 def test_a_grade_beside_a_pair_needs_consent(column: str) -> None:
     rows = [{"query": "q", "document": "d", column: 0}]
-    found = Reading("contrastive", rows).found(reasons.IGNORED_COLUMNS)
+    found = Reading("contrastive", rows).found(row_reasons.IGNORED_COLUMNS)
     assert found == (1, "d.jsonl:1", column)
 
 

@@ -11,7 +11,7 @@ import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import read_rows
 from fttui.engine.errors import DataError
@@ -68,7 +68,7 @@ def test_a_map_with_a_key_twice_is_counted(tmp_path: Path) -> None:
         rows, findings = read(path)
     assert [row["m"] for row in rows] == [{"x": 1}, {"y": 2}]
     (found,) = findings
-    assert (found.reason, found.place) == (reasons.REPEATED_KEYS, f"{path} row 2")
+    assert (found.reason, found.place) == (row_reasons.REPEATED_KEYS, f"{path} row 2")
 
 
 def test_only_the_row_with_a_damaged_text_is_left_out(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_only_the_row_with_a_damaged_text_is_left_out(tmp_path: Path) -> None:
     rows, findings = read(path)
     assert rows == [{"text": "ab"}]
     (found,) = findings
-    assert (found.reason, found.place) == (reasons.BROKEN_ROWS, f"{path} row 1")
+    assert (found.reason, found.place) == (row_reasons.BROKEN_ROWS, f"{path} row 1")
     assert found.detail == "column 'text': a text is not UTF-8"
 
 
@@ -94,7 +94,7 @@ def test_a_stream_without_end_mark_may_lack_rows(tmp_path: Path) -> None:
     rows, findings = read(path)
     assert len(rows) == 300
     (found,) = findings
-    assert (found.reason, found.place) == (reasons.BROKEN_ROWS, f"{path} row 301")
+    assert (found.reason, found.place) == (row_reasons.BROKEN_ROWS, f"{path} row 301")
     assert found.needs_consent(())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pandas  # type: ignore[import-untyped]
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import read_rows
 from fttui.engine.errors import DataError
@@ -140,7 +140,7 @@ REPEATED = '{"text": "a", "m": {"k": 1, "k": 2}}'
 def test_a_repeated_key_is_counted_with_its_line(tmp_path: Path, content: str, line: int) -> None:
     _, findings = read(tmp_path, content)
     (found,) = findings
-    assert (found.reason, found.count) == (reasons.REPEATED_KEYS, 1)
+    assert (found.reason, found.count) == (row_reasons.REPEATED_KEYS, 1)
     assert found.place == f"{tmp_path / 'd.json'}:{line}"
     assert found.needs_consent(())
 
@@ -159,7 +159,7 @@ def test_a_row_of_the_wrong_type_is_a_broken_row(tmp_path: Path, wrong: str, for
     rows, findings = read(tmp_path, form.format('{"q": 1}', wrong))
     assert rows == [{"q": 1}, {"q": 1}]
     (found,) = findings
-    assert (found.reason, found.count) == (reasons.BROKEN_ROWS, 1)
+    assert (found.reason, found.count) == (row_reasons.BROKEN_ROWS, 1)
     assert found.place == f"{tmp_path / 'd.json'}:2"
 
 
@@ -168,7 +168,7 @@ def test_broken_elements_of_a_list_of_texts_are_counted_one_by_one(tmp_path: Pat
     assert rows == [{"text": "a"}, {"text": "b"}]
     rows, findings = read(tmp_path, {"data": [{"q": 1}, None, None]})
     assert rows == [{"q": 1}]
-    assert findings.count(reasons.BROKEN_ROWS) == 2
+    assert findings.count(row_reasons.BROKEN_ROWS) == 2
 
 
 def test_texts_are_rows_where_the_others_are_texts(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_texts_are_rows_where_the_others_are_texts(tmp_path: Path) -> None:
     assert read(tmp_path, ["a", {"text": "b"}])[0] == [{"text": "a"}, {"text": "b"}]
     rows, findings = read(tmp_path, ["a", *[{"q": n} for n in range(3)]])
     assert rows == [{"q": n} for n in range(3)]
-    assert findings.count(reasons.BROKEN_ROWS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_a_row_as_python_prints_it_is_named_so(tmp_path: Path) -> None:
 def test_a_value_that_python_cannot_hold_is_a_broken_row(tmp_path: Path, number: str) -> None:
     rows, findings = read(tmp_path, f'{{"a": 1}}\n{{"a": {number}}}\n', "d.jsonl")
     assert rows == [{"a": 1}]
-    assert findings.count(reasons.BROKEN_ROWS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 1
 
 
 @pytest.mark.parametrize("key", ["instances", "examples", "data"])

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import open_rows, read_rows
 from fttui.engine.errors import DataError
@@ -186,7 +186,7 @@ def test_encodings_are_recognized_and_guesses_are_counted(
     findings = Findings()
     expected = text.encode(encoding, "replace").decode(encoding)
     assert values(source, findings) == [json.loads(line) for line in expected.splitlines()]
-    assert findings.count(reasons.ENCODING_GUESSED) == int(guessed)
+    assert findings.count(row_reasons.ENCODING_GUESSED) == int(guessed)
 
 
 def test_a_damaged_byte_is_named_with_its_line_its_offset_and_the_step(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_lines_of_a_text_file_are_records_and_that_is_said(tmp_path: Path) -> No
     findings = Findings()
     source = write(tmp_path, "d.txt", "One line.\n\n  Indented  \r\n")
     assert values(source, findings) == [{"text": "One line."}, {"text": "  Indented  "}]
-    assert [found.reason for found in findings] == [reasons.TEXT_LINES]
+    assert [found.reason for found in findings] == [row_reasons.TEXT_LINES]
 
 
 def test_a_list_of_messages_is_one_conversation(tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_broken_rows_are_left_out_and_counted(tmp_path: Path) -> None:
     source, findings = write(tmp_path, "d.jsonl", text), Findings()
     assert values(source, findings) == [{"a": 1}, {"a": 2}]
     (found,) = findings
-    assert (found.reason, found.count, found.place) == (reasons.BROKEN_ROWS, 3, f"{source}:2")
+    assert (found.reason, found.count, found.place) == (row_reasons.BROKEN_ROWS, 3, f"{source}:2")
     assert "not valid JSON at column 6" in found.line
     assert found.needs_consent(())
 
@@ -259,7 +259,7 @@ def test_broken_rows_are_left_out_and_counted(tmp_path: Path) -> None:
 def test_cells_that_do_not_fit_the_header_are_broken_rows(tmp_path: Path) -> None:
     source, findings = write(tmp_path, "d.csv", "a,b\n1,2\n1,2,3\n1\n"), Findings()
     assert values(source, findings) == [{"a": "1", "b": "2"}]
-    assert findings.count(reasons.BROKEN_ROWS) == 2
+    assert findings.count(row_reasons.BROKEN_ROWS) == 2
 
 
 LFS = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n"

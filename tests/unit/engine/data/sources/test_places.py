@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import open_rows, read_rows
 from fttui.engine.data.sources.json_values import JsonDecoder
@@ -59,7 +59,7 @@ def test_files_of_no_split_are_counted(tmp_path: Path) -> None:
     findings = Findings()
     assert texts(folder, findings) == ["a"]
     (found,) = findings
-    assert (found.reason, found.count) == (reasons.UNREAD_FILES, 1)
+    assert (found.reason, found.count) == (row_reasons.UNREAD_FILES, 1)
     assert found.place == str(folder / "more.jsonl")
 
 
@@ -67,7 +67,7 @@ def test_texts_and_workbooks_beside_a_table_are_counted(tmp_path: Path) -> None:
     folder = put(tmp_path / "d", **{"a.csv": "text\na\n", "notes.txt": "note\n", "b.xlsx": "x"})
     findings = Findings()
     assert texts(folder, findings) == ["a"]
-    assert findings.count(reasons.UNREAD_FILES) == 2
+    assert findings.count(row_reasons.UNREAD_FILES) == 2
     with pytest.raises(DataError, match="unread-files"):
         findings.require_consent(())
 
@@ -115,7 +115,7 @@ def test_a_text_file_is_lines_paragraphs_or_one_text(tmp_path: Path, end: str) -
     def read(unit: str) -> list[tuple[str, str]]:
         findings = Findings()
         rows = read_rows(str(path), "train", None, findings, unit)  # type: ignore[arg-type]
-        assert findings.count(reasons.TEXT_LINES) == (unit == "line")
+        assert findings.count(row_reasons.TEXT_LINES) == (unit == "line")
         return [(one.values["text"], one.place.removeprefix(str(path))) for one in rows]
 
     assert read("line") == [("one", ":1"), ("two", ":2"), ("three", ":5")]
@@ -151,8 +151,8 @@ def test_a_place_is_counted_once_in_several_passes(tmp_path: Path) -> None:
     findings, noted = Findings(), set[str]()
     for start in (0, 0, 2, 1):
         list(open_rows(str(tmp_path / "d.jsonl"), "train", findings, start, noted=noted))
-    assert findings.count(reasons.BROKEN_ROWS) == 2
-    assert findings.count(reasons.REPEATED_KEYS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 2
+    assert findings.count(row_reasons.REPEATED_KEYS) == 1
     assert findings.total("files") == 1
 
 
@@ -161,8 +161,8 @@ def test_several_broken_rows_of_a_line_are_counted(tmp_path: Path) -> None:
     findings, noted = Findings(), set[str]()
     for _ in range(2):
         list(open_rows(str(tmp_path / "d.json"), "train", findings, noted=noted))
-    assert findings.count(reasons.BROKEN_ROWS) == 2
-    assert findings.count(reasons.REPEATED_KEYS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 2
+    assert findings.count(row_reasons.REPEATED_KEYS) == 1
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_tables_under_another_ending_are_counted(tmp_path: Path, content: str, t
     put(tmp_path, **{"d.txt": content})
     findings = Findings()
     assert texts(tmp_path / "d.txt", findings) == content.splitlines()
-    assert findings.count(reasons.TABLE_LINES) == table
+    assert findings.count(row_reasons.TABLE_LINES) == table
     assert any(one.needs_consent(()) for one in findings) == table
 
 

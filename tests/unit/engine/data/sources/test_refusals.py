@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import read_rows
 from fttui.engine.errors import DataError
@@ -121,7 +121,7 @@ def test_texts_that_begin_with_brackets_are_texts(tmp_path: Path, start: str) ->
 def test_zero_bytes_break_only_their_rows(tmp_path: Path, content: bytes, rows: int) -> None:
     texts, findings = read(tmp_path, "d.jsonl", ROW * rows + content)
     assert len(texts) == rows
-    assert findings.count(reasons.BROKEN_ROWS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 1
 
 
 @pytest.mark.parametrize("text", ["café", "it\u2019s £5", "naïve \u201cquoted\u201d"])
@@ -130,7 +130,7 @@ def test_a_few_bytes_beyond_ascii_are_read_as_most_old_files_have_them(
 ) -> None:
     texts, findings = read(tmp_path, "d.csv", f"text;n\n{text};1\n".encode("cp1252"))
     assert texts == [text]
-    assert findings.count(reasons.ENCODING_GUESSED) == 1
+    assert findings.count(row_reasons.ENCODING_GUESSED) == 1
 
 
 def test_a_file_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:

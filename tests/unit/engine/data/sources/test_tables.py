@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fttui.engine.config import data_reasons as reasons
+from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import read_rows
 from fttui.engine.errors import DataError
@@ -33,7 +33,7 @@ def read(folder: Path, content: str | bytes, name: str = "d.csv") -> tuple[list[
 def test_rows_joined_by_a_quote_are_counted(tmp_path: Path, content: str, joined: int) -> None:
     _, findings = read(tmp_path, content)
     (found,) = findings
-    assert (found.reason, found.count) == (reasons.JOINED_ROWS, joined)
+    assert (found.reason, found.count) == (row_reasons.JOINED_ROWS, joined)
     assert found.place == f"{tmp_path / 'd.csv'}:2"
     assert found.needs_consent(())
 
@@ -58,13 +58,13 @@ def test_cells_with_line_ends_are_cells(tmp_path: Path, cell: str) -> None:
 def test_lines_in_cells_of_the_only_column_are_shown(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, 'text\n"one\ntwo"\nthree\n')
     assert rows == [{"text": "one\ntwo"}, {"text": "three"}]
-    assert [found.reason for found in findings] == [reasons.LINES_IN_CELLS]
+    assert [found.reason for found in findings] == [row_reasons.LINES_IN_CELLS]
 
 
 def test_rows_of_empty_cells_are_counted_and_blank_lines_are_not(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, "q,a\n1,x\n\n,\n , \n2,y\n\n")
     assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]
-    assert [(found.reason, found.count) for found in findings] == [(reasons.EMPTY_ROWS, 2)]
+    assert [(found.reason, found.count) for found in findings] == [(row_reasons.EMPTY_ROWS, 2)]
     assert not any(found.needs_consent(()) for found in findings)
 
 
@@ -72,7 +72,7 @@ def test_a_table_that_was_appended_to_another_has_no_header_inside(tmp_path: Pat
     rows, findings = read(tmp_path, "\ufeffq,a\n1,x\n\ufeffq,a\n2,y\n")
     assert rows == [{"q": "1", "a": "x"}, {"q": "2", "a": "y"}]
     (found,) = findings
-    assert (found.reason, found.detail) == (reasons.BROKEN_ROWS, "the row repeats the header")
+    assert (found.reason, found.detail) == (row_reasons.BROKEN_ROWS, "the row repeats the header")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
@@ -105,7 +105,7 @@ def test_a_nul_byte_beyond_the_beginning_breaks_its_row(tmp_path: Path) -> None:
     content = "q,a\n" + "x,y\n" * 20_000 + "x,\x00\n"
     rows, findings = read(tmp_path, content)
     assert len(rows) == 20_000
-    assert findings.count(reasons.BROKEN_ROWS) == 1
+    assert findings.count(row_reasons.BROKEN_ROWS) == 1
 
 
 def test_text_behind_a_quoted_cell_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, EMPTY_PAIR, NO_TARGET, UNLEARNED_TURNS
+from fttui.engine.config.data_reasons import CUT, EMPTY_PAIR, NO_TARGET, REJECTED_RECORDS, UNLEARNED_TURNS
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.formats import (
     CompletionRecord,
@@ -17,7 +17,7 @@ from fttui.engine.data.records.formats import (
 from fttui.engine.data.tokens.examples import IGNORED, PairExample, TextExample
 from fttui.engine.data.tokens.tokenize import CHUNK, TokenizeOptions, tokenize_records
 from fttui.engine.errors import DataError
-from tests.support.tokenizer import tiny_tokenizer
+from tests.support.tokenizer import CHATML, tiny_tokenizer
 
 TALK = (
     {"role": "user", "content": "hi"},
@@ -193,10 +193,41 @@ def test_messages_without_a_template_are_refused():
         tokenize([MessagesRecord("a", TALK)], tiny_tokenizer(chat_template=None))
 
 
-def test_a_conversation_the_template_refuses_is_named():
-    tokenizer = tiny_tokenizer("{{ raise_exception('roles must alternate') }}")
-    with pytest.raises(DataError, match=r"^a: .*roles must alternate"):
-        tokenize([MessagesRecord("a", TALK)], tokenizer)
+STRICT = (
+    "{% if messages[0].content == 'no' %}{{ raise_exception('roles must alternate') }}{% endif %}"
+    + CHATML
+)
+
+
+def test_a_conversation_the_template_rejects_is_left_out_and_named():
+    refused = MessagesRecord("b", ({"role": "user", "content": "no"}, *TALK[1:]), place="d.jsonl:2")
+    result = tokenize([MessagesRecord("a", TALK), refused], tiny_tokenizer(STRICT))
+    assert [one.id for one in result.examples] == ["a"]
+    (found,) = [one for one in result.findings if one.reason is REJECTED_RECORDS]
+    assert (found.count, found.place) == (1, "d.jsonl:2")
+    assert "roles must alternate; correct the roles" in found.detail
+    assert found.needs_consent(())
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("{% if messages %}", "syntax error in line 1"),
+        ("{{ messages | random }}", "chooses at random"),
+    ],
+)
+def test_a_template_with_a_fault_of_its_own_is_refused_without_blaming_a_record(template, says):
+    with pytest.raises(DataError, match=f"^the chat template .*{says}") as refused:
+        tokenize([MessagesRecord("a", TALK)], tiny_tokenizer(template))
+    assert "roles" not in str(refused.value)
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].thought.text }}", "{{ 1 / 0 }}"])
+def test_a_template_that_fails_is_not_taken_for_one_that_rejects_the_roles(template):
+    result = tokenize([MessagesRecord("a", TALK)], tiny_tokenizer(template))
+    (found,) = [one for one in result.findings if one.reason is REJECTED_RECORDS]
+    assert "correct the template" in found.detail
+    assert "roles" not in found.detail
 
 
 def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, monkeypatch):
@@ -218,10 +249,19 @@ def test_a_text_longer_than_the_model_reads_is_cut_without_a_warning(caplog, mon
         PairRecord("b", "anchor", "\udc80", place="d.jsonl:7"),
     ],
 )
-def test_a_text_that_the_tokenizer_refuses_is_named_by_its_place(tokenizer, record):
+def test_a_text_that_the_tokenizer_refuses_is_left_out_and_named_by_its_place(tokenizer, record):
     good = PairRecord("a", "q", "p") if isinstance(record, PairRecord) else TextRecord("a", "good")
-    with pytest.raises(DataError, match=r"^d\.jsonl:7: .*surrogate"):
-        tokenize([good, record, good], tokenizer)
+    result = tokenize([good, record, good], tokenizer)
+    assert [one.id for one in result.examples] == ["a", "a"]
+    (found,) = [one for one in result.findings if one.reason is REJECTED_RECORDS]
+    assert (found.count, found.place) == (1, "d.jsonl:7")
+    assert "surrogate" in found.detail
+
+
+def test_many_eos_tokens_at_the_end_are_found_in_linear_time(tokenizer):
+    text = tokenizer.eos_token * 200_000
+    (example,) = tokenize([TextRecord("a", "good" + text)], tokenizer).examples
+    assert example.length == len("good") + 1
 
 
 def test_a_pair_whose_anchor_is_cut_away_behind_the_instruction_is_dropped(tokenizer):
