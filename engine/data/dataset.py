@@ -85,7 +85,7 @@ def load_examples(
         limits: Limits of the model for its input.
 
     Raises:
-        DataError: The data have no usable record, most records are invalid, nothing could be learned,
+        DataError: The data have no usable record, most are invalid, nothing could be learned,
             `data.quarantine` names an unknown sample or all of a source, or a finding needs
             consent.
     """
@@ -109,7 +109,7 @@ def examine_examples(
     whether the ids in `data.quarantine` can be kept out. None as `cache` keeps nothing.
 
     Raises:
-        DataError: The data have no usable record, most records are invalid, nothing could be learned, or
+        DataError: The data have no usable record, most are invalid, nothing could be learned, or
             `data.quarantine` names an unknown sample or all of a source.
     """
     make = partial(_tokenize_all, config, tokenizer, progress)

@@ -6,7 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from ...config.data_reasons import CALLS_LEFT_OUT, EMPTY_ANSWERS, LAST_REASONING_LEFT_OUT, MASKED_TURNS, MESSAGES_LEFT_OUT, NO_END_MARK, REASONING_LEFT_OUT, ROLE_NOT_FOUND, TOOLS_LEFT_OUT, UNLEARNED_TURNS
+from ...config.data_reasons import (
+    CALLS_LEFT_OUT,
+    EMPTY_ANSWERS,
+    LAST_REASONING_LEFT_OUT,
+    MASKED_TURNS,
+    MESSAGES_LEFT_OUT,
+    NO_END_MARK,
+    REASONING_LEFT_OUT,
+    ROLE_NOT_FOUND,
+    TOOLS_LEFT_OUT,
+    UNLEARNED_TURNS,
+)
 from ..findings import Findings
 from ..records.messages import TURN_WEIGHT
 from .messages import Message, Turns, without_reasoning

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ...config.data_reasons import MASKED_TURNS, MIXED_MARGINS, NO_CANDIDATE, NO_TARGET, ROLE_NOT_FOUND, SAME_TARGETS
+from ...config.data_reasons import (
+    MASKED_TURNS,
+    MIXED_MARGINS,
+    NO_CANDIDATE,
+    NO_TARGET,
+    ROLE_NOT_FOUND,
+    SAME_TARGETS,
+)
 from ...config.memory.contrastive_candidates import hard_negatives_used, pairs_compared
 from ...config.model_limits import ModelLimits
 from ...config.schema import RunConfig

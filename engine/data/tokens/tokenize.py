@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
-from ...config.data_reasons import CUT, EMPTY_ANSWERS, EMPTY_PAIR, NO_OFFSETS, NO_SCORE, NO_TARGET, REJECTED_RECORDS, UNUSED_NEGATIVES
+from ...config.data_reasons import (
+    CUT,
+    EMPTY_ANSWERS,
+    EMPTY_PAIR,
+    NO_OFFSETS,
+    NO_SCORE,
+    NO_TARGET,
+    REJECTED_RECORDS,
+    UNUSED_NEGATIVES,
+)
 from ...errors import DataError
 from ..chat.conversations import ChatOptions, Conversation, ConversationReader
 from ..chat.template import RejectedConversation

@@ -7,7 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, DUPLICATES, NO_TARGET, REJECTED_RECORDS, SAME_COMPLETIONS
+from fttui.engine.config.data_reasons import (
+    CUT,
+    DUPLICATES,
+    NO_TARGET,
+    REJECTED_RECORDS,
+    SAME_COMPLETIONS,
+)
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import stdlib_pairs
 from fttui.engine.data.dataset import (

@@ -6,7 +6,12 @@ import sys
 
 import pytest
 
-from fttui.engine.config.data_reasons import DROPPED_DUPLICATES, DUPLICATES, EVAL_OVERLAP, HELD_OUT_OVERLAP
+from fttui.engine.config.data_reasons import (
+    DROPPED_DUPLICATES,
+    DUPLICATES,
+    EVAL_OVERLAP,
+    HELD_OUT_OVERLAP,
+)
 from fttui.engine.config.data_reasons.reason import Reason
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.reading import SourceRecords

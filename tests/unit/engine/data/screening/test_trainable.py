@@ -9,7 +9,18 @@ import msgspec
 import pytest
 from msgspec.structs import replace as replace_config
 
-from fttui.engine.config.data_reasons import BEYOND_POSITIONS, MASKED_TURNS, MIXED_MARGINS, NO_CANDIDATE, NO_SCORE, NO_TARGET, ROLE_NOT_FOUND, SAME_COMPLETIONS, SAME_TARGETS, UNLEARNED_TURNS
+from fttui.engine.config.data_reasons import (
+    BEYOND_POSITIONS,
+    MASKED_TURNS,
+    MIXED_MARGINS,
+    NO_CANDIDATE,
+    NO_SCORE,
+    NO_TARGET,
+    ROLE_NOT_FOUND,
+    SAME_COMPLETIONS,
+    SAME_TARGETS,
+    UNLEARNED_TURNS,
+)
 from fttui.engine.config.data_reasons.reason import Reason
 from fttui.engine.config.model_limits import UNLIMITED, ModelLimits
 from fttui.engine.config.schema import RunConfig

@@ -292,7 +292,7 @@ def test_records_lost_by_a_repeated_key_are_noted(
 ) -> None:
     rows, findings = read(tmp_path, content)
     assert [row["text"] for row in rows] == texts
-    assert reasons.REPEATED_KEYS in {one.reason for one in findings}
+    assert row_reasons.REPEATED_KEYS in {one.reason for one in findings}
 
 
 @pytest.mark.parametrize(
@@ -308,4 +308,4 @@ def test_a_column_with_half_of_a_surrogate_pair_has_a_broken_row(
 ) -> None:
     rows, findings = read(tmp_path, content)
     assert rows == [{"text": "a"}]
-    assert [one.reason for one in findings] == [reasons.BROKEN_ROWS]
+    assert [one.reason for one in findings] == [row_reasons.BROKEN_ROWS]

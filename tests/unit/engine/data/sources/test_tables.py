@@ -142,7 +142,7 @@ def test_a_space_before_a_cell_is_its_text_unless_the_table_is_spaced(
 def test_a_quoted_cell_with_tab_and_line_end_is_not_two_rows(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, 'q\ta\n"x\ty\nz"\tw\n', "d.tsv")
     assert rows == [{"q": "x\ty\nz", "a": "w"}]
-    assert [found.reason for found in findings] == [reasons.JOINED_ROWS]
+    assert [found.reason for found in findings] == [row_reasons.JOINED_ROWS]
 
 
 @pytest.mark.parametrize(

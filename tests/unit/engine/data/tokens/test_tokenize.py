@@ -6,7 +6,13 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons import CUT, EMPTY_PAIR, NO_TARGET, REJECTED_RECORDS, UNLEARNED_TURNS
+from fttui.engine.config.data_reasons import (
+    CUT,
+    EMPTY_PAIR,
+    NO_TARGET,
+    REJECTED_RECORDS,
+    UNLEARNED_TURNS,
+)
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.formats import (
     CompletionRecord,
