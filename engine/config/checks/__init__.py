@@ -18,6 +18,7 @@ from .source_paths import (
     files_of_pattern,
     is_broken_link,
     is_pattern,
+    root_of_pattern,
 )
 from .training import TRAINING
 from .user_metrics import check_benchmarks
@@ -42,6 +43,7 @@ __all__ = [
     "is_broken_link",
     "is_pattern",
     "require",
+    "root_of_pattern",
     "stored_quantization",
 ]
 

@@ -62,6 +62,11 @@ def describe_missing(path: Path) -> str:
         )
     if path.is_dir():
         return f"{path}: a folder, although its name ends like that of a file; name a file in it"
+    if path.exists():
+        return (
+            f"{path}: a pipe or device, but data are read several times; write its content to a "
+            "file"
+        )
     folder = path.parent
     names = [one.name for one in folder.iterdir() if one.is_file()] if folder.is_dir() else []
     close = difflib.get_close_matches(path.name, names, n=1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 HUB_FILE = "hf://datasets/"
@@ -29,6 +31,13 @@ def files_of_pattern(pattern: str) -> list[Path]:
     return sorted(found.values())
 
 
+def root_of_pattern(pattern: str) -> Path:
+    """Return the folder in which all files of a pattern are: the parts before its first `*`."""
+    path = Path(pattern).expanduser()
+    fixed = takewhile(lambda part: not glob.has_magic(part), path.parts[:-1])
+    return Path(*fixed)
+
+
 def broken_links_of_pattern(pattern: str) -> list[Path]:
     """Return the links whose names match a pattern, but which lead to nothing."""
     return sorted(one for one in _matching(pattern) if is_broken_link(one))
@@ -36,7 +45,8 @@ def broken_links_of_pattern(pattern: str) -> list[Path]:
 
 def is_broken_link(file: Path) -> bool:
     """Whether a path is a link that leads to nothing, or back to itself."""
-    return file.is_symlink() and not file.exists()
+    # A path through links to folders may be too long a chain of links, though its file exists.
+    return file.is_symlink() and not (Path(os.path.realpath(file.parent)) / file.name).exists()
 
 
 def _matching(pattern: str) -> Iterator[Path]:

@@ -195,9 +195,22 @@ UNREAD_RECORDS = Reason(
 UNREAD_FILES = Reason(
     "unread-files",
     "files",
-    "not read: files of no split, texts beside tables, files without data, or linked folders",
+    "not read: files of no split, texts beside tables, files without data, or linked files",
     "name the files with a pattern, such as data.train: folder/*.jsonl",
     limit=0.3,
+)
+OTHER_SPLITS = Reason(
+    "other-splits",
+    "files",
+    "not read, because their names say that they are of other splits of the folder",
+    "set data.train_split and data.eval_split, or name the files with a pattern",
+)
+MISSING_FILES = Reason(
+    "missing-files",
+    "files",
+    "are missing: the numbers in the names of the others count more files than there are",
+    "fetch these files, or accept the finding to train on the others",
+    limit=0.0,
 )
 TABLE_LINES = Reason(
     "table-as-text",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,8 +18,14 @@ from ...config.checks import (
     describe_missing,
     files_of_pattern,
     is_pattern,
+    root_of_pattern,
 )
-from ...config.data_reasons.rows import ENCODING_GUESSED, UNREAD_FILES
+from ...config.data_reasons.rows import (
+    ENCODING_GUESSED,
+    MISSING_FILES,
+    OTHER_SPLITS,
+    UNREAD_FILES,
+)
 from ...config.schema import TextUnit
 from ...errors import DataError
 from ..findings import Findings
@@ -26,7 +33,14 @@ from .columnar import ARROW_FILE, ARROW_STREAM, arrow_rows, parquet_rows
 from .compression import DAMAGED
 from .csv_tables import csv_rows
 from .files import DataFile, encoding_of, open_file
-from .folders import FolderFiles, files_of_split, is_data, refuse_broken_links
+from .folders import (
+    FolderFiles,
+    files_of_split,
+    is_data,
+    missing_of_pattern,
+    partition_values,
+    refuse_broken_links,
+)
 from .hub import hub_rows
 from .json_text import json_rows
 from .json_values import BLANK
@@ -130,13 +144,14 @@ class _Reader:
         if path.is_file():
             return self._complete_rows(path)
         if path.is_dir():
-            return self._rows_of_files(files_of_split(path, self._split), source)
+            return self._rows_of_files(files_of_split(path, self._split), source, path)
         if is_pattern(source):
             refuse_broken_links(broken_links_of_pattern(source), source)
             files = files_of_pattern(source)
             data = [one for one in files if is_data(one)] or files
             unread = [one for one in files if one not in data]
-            return self._rows_of_files(FolderFiles(data, unread), source)
+            found = FolderFiles(data, unread, missing=missing_of_pattern(data, source))
+            return self._rows_of_files(found, source, root_of_pattern(source))
         looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
         on_hub = _HUB_ID.fullmatch(source) and not looks_like_file
         if not on_hub and not source.startswith(HUB_FILE):
@@ -144,29 +159,45 @@ class _Reader:
         start, self._reading.to_skip = self._reading.to_skip, 0
         return hub_rows(source, self._split, start, streaming=self._streaming)
 
-    def _rows_of_files(self, files: FolderFiles, source: str) -> Iterator[Row]:
+    def _rows_of_files(self, files: FolderFiles, source: str, root: Path) -> Iterator[Row]:
         """Return the rows of several files; count the files that are not read.
+
+        Args:
+            files: The files.
+            source: The folder or pattern that names them.
+            root: A folder that they are in; names of folders in it may hold values of columns.
 
         Raises:
             DataError: There are no files, or one has no column in common with those before it.
         """
         if not files.read:
             raise DataError(describe_missing(Path(source).expanduser()))
-        self._reading.counted("files", len(files.unread), source)
-        for file in files.unread:
-            self._reading.note(UNREAD_FILES, str(file))
-        return self._alike(files.read, source)
+        for reason, unread in (
+            (UNREAD_FILES, files.unread),
+            (OTHER_SPLITS, files.of_other_splits),
+            (MISSING_FILES, files.missing),
+        ):
+            self._reading.counted("files", len(unread), f"{source} {reason.name}")
+            for file in unread:
+                self._reading.note(reason, str(file))
+        return self._alike(files.read, source, root)
 
-    def _alike(self, files: list[Path], source: str) -> Iterator[Row]:
+    def _alike(self, files: list[Path], source: str, root: Path) -> Iterator[Row]:
         known: dict[str, Path] = {}
         for file in files:
-            fresh = True
+            fresh, empty = True, not self._reading.to_skip
+            partition = partition_values(file, root)
             for row in self._complete_rows(file):
+                empty = False
                 if fresh and isinstance(row, SourceRecord):
                     fresh = False
                     _require_common_column(known, row, file, source)
                     known |= dict.fromkeys(row.values, file)
+                if partition and isinstance(row, SourceRecord):
+                    row = replace(row, values=partition | row.values)
                 yield row
+            if empty:
+                self._reading.note(UNREAD_FILES, str(file), "no records")
 
     def _complete_rows(self, path: Path) -> Iterator[Row]:
         """Yield the rows of a file; errors of reading become a DataError that names the file.

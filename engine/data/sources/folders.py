@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
+from urllib.parse import unquote
 
 from ...config.checks import ACCEPTED_FILES, FILE_SUFFIXES, is_broken_link
 from ...errors import DataError
+from .splits import chosen_of, files_of_card, missing_shards, word_of
 
-_SPLITS = {
-    "train": re.compile(r"train|training", re.I),
-    "validation": re.compile(r"val|valid|validation|dev|eval", re.I),
-    "test": re.compile(r"test|testing", re.I),
-}
 _NOT_DATA = frozenset(
     {
         *("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"),
@@ -36,8 +36,20 @@ _UNREADABLE = (
     *(".xlsx", ".xls", ".ods", ".docx", ".pdf", ".xml", ".html", ".yaml", ".yml", ".orc"),
     *(".pkl", ".pickle", ".pt", ".pth", ".npy", ".npz", ".h5", ".hdf5", ".mat", ".avro"),
     *(".db", ".sqlite", ".sqlite3", ".zip", ".tar", ".tgz", ".tar.gz", ".7z", ".rar"),
+    *(".jl", ".psv", ".json5", ".data", ".dat", ".ipc", ".arrows", ".tfrecord", ".tfrecords"),
+    *(".gzip", ".zstd", ".lzma", ".lz4", ".br", ".bak", ".old", ".orig", ".tmp", ".part"),
+    *(".incomplete", ".crdownload"),
 )
-"""Endings of files that may hold data which cannot be read."""
+"""Endings of files that may hold data which cannot be read, or are not chosen by their ending."""
+_NUMBERED = re.compile(r"(part|data|shard|train|test|valid|dev)[-_]?\d+([-_]\w+)*", re.I)
+"""Names without an ending that programs give to the parts of a data set."""
+_UNFINISHED = "_temporary"
+"""Folder of files that Spark has not finished, or has written twice."""
+_TABLES = {"_delta_log": "Delta Lake", ".hoodie": "Hudi", "metadata/*.metadata.json": "Iceberg"}
+"""Patterns of files by which tables are recognized whose folders also hold deleted rows."""
+_PARTITION = re.compile(r"([A-Za-z_]\w*)=(.*)")
+"""Name of a folder of which all rows have one value in a column, such as `lang=en`."""
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True)
@@ -47,46 +59,99 @@ class FolderFiles:
     read: list[Path]
     """Files of the split, in their order."""
     unread: list[Path]
-    """Files that belong to no split or are of another kind, and links to folders."""
+    """Files of no split or of another kind, links to folders, and second links to a file."""
+    of_other_splits: list[Path] = field(default_factory=list)
+    missing: list[Path] = field(default_factory=list)
+    """Files that are missing by the numbers in the names of the others."""
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:
     """Return the data files of a split of a folder.
 
-    If no file is named after the split `train`, it consists of the files without a split.
+    They are those that its dataset card names, or those whose names have the split. If no file is
+    named after the split `train`, it consists of the files without a split.
 
     Raises:
-        DataError: There are no data files, none of the split, or a link to a missing file.
+        DataError: There are no data files, none of the split, a link to a missing file, a folder
+            that cannot be read, several data sets, or a table with deleted rows.
     """
-    visible = [one for one in sorted(folder.rglob("*")) if _is_visible(one, folder)]
+    visible = _visible(folder)
+    _refuse_table_formats(folder, split)
     refuse_broken_links(
         [one for one in visible if is_data(one) and is_broken_link(one)], str(folder)
     )
-    files = [one for one in visible if one.is_file()]
-    other = [one for one in files if one.name.lower().endswith(_UNREADABLE)]
-    other += [one for one in visible if one.is_symlink() and one.is_dir()]  # links are not followed
+    finished = [one for one in visible if _UNFINISHED not in one.relative_to(folder).parts]
+    files = [one for one in finished if one.is_file()]
+    other = [one for one in visible if one not in finished and is_data(one)]
+    other += [one for one in files if _may_be_data(one)]
+    other += [one for one in finished if one.is_dir()]  # only links are listed, and not followed
     data = [one for one in files if is_data(one)]
     if not data:
-        found = f"; found {', '.join(one.name for one in other[:5])}" if other else ""
-        raise DataError(
-            f"{folder}: no data files in this folder{found}; accepted are {ACCEPTED_FILES}"
-        )
-    by_split = {one: _split_of(one.relative_to(folder)) for one in data}
-    chosen = [one for one in data if by_split[one] == split]
-    if not chosen and split == "train":
-        chosen = [one for one in data if by_split[one] is None]
-    if not chosen:
-        raise _no_split(folder, split, {found for found in by_split.values() if found})
-    unsplit = [one for one in data if by_split[one] is None and one not in chosen]
+        raise _no_data(folder, other)
+    chosen = files_of_card(folder, split) or chosen_of(data, folder, split)
+    rest = [one for one in data if one not in set(chosen)]
+    unsplit = [one for one in rest if word_of(one.relative_to(folder)) in (None, split)]
     read, texts = _of_one_kind(chosen)
-    return FolderFiles(read, unsplit + texts + other)
-
-
-def _no_split(folder: Path, split: str, found: set[str]) -> DataError:
-    return DataError(
-        f"{folder}: no files of split {split}; found splits: {', '.join(sorted(found)) or 'none'}. "
-        "Set data.train_split and data.eval_split, or name a file"
+    once, again = _once(read)
+    return FolderFiles(
+        once,
+        unsplit + texts + again + other,
+        [one for one in rest if one not in unsplit],
+        missing_shards(once),
     )
+
+
+def _visible(folder: Path) -> list[Path]:
+    """Return the files of a folder and its subfolders, and links to folders, sorted.
+
+    Hidden ones are left out, and those whose names begin with two underscores.
+
+    Raises:
+        DataError: A folder cannot be read.
+    """
+
+    def refuse(error: OSError) -> None:
+        raise DataError(
+            f"{error.filename}: the folder cannot be read: {error.strerror}; give yourself access "
+            "to it, or name the files with a pattern"
+        )
+
+    found: list[Path] = []
+    for parent, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [one for one in folders if not one.startswith((".", "__"))]
+        links = [one for one in folders if os.path.islink(os.path.join(parent, one))]
+        found += [Path(parent, one) for one in (*names, *links) if not one.startswith((".", "__"))]
+    return sorted(found)
+
+
+def _refuse_table_formats(folder: Path, split: str) -> None:
+    """Raise if the folder is a table whose files also hold deleted rows.
+
+    Raises:
+        DataError: It is one.
+    """
+    for pattern, table in _TABLES.items():
+        if any(folder.glob(pattern)):
+            raise DataError(
+                f"{folder}: a table of {table}, whose files may hold rows that were deleted or "
+                f"replaced; write its rows to a Parquet file, such as {split}.parquet"
+            )
+
+
+def _no_data(folder: Path, other: list[Path]) -> DataError:
+    hint = ""
+    if other:
+        hint = f"; found {', '.join(one.name for one in other[:5])}"
+    if parts := [one for one in other if _NUMBERED.fullmatch(one.name)]:
+        hint += f", which a pattern reads whatever their endings: {parts[0].parent}/*"
+    return DataError(f"{folder}: no data files in this folder{hint}; accepted are {ACCEPTED_FILES}")
+
+
+def _may_be_data(file: Path) -> bool:
+    name = file.name.lower()
+    if is_data(file) or _PAPERS.match(name):
+        return False
+    return name.endswith(_UNREADABLE) or _NUMBERED.fullmatch(name) is not None
 
 
 def is_data(file: Path) -> bool:
@@ -108,8 +173,31 @@ def refuse_broken_links(links: list[Path], source: str) -> None:
         )
 
 
-def _is_visible(file: Path, folder: Path) -> bool:
-    return not any(part.startswith((".", "__")) for part in file.relative_to(folder).parts)
+def missing_of_pattern(files: list[Path], pattern: str) -> list[Path]:
+    """Return the files that are missing by the numbers of the others, and that the pattern fits."""
+    name = Path(pattern).name
+    return [one for one in missing_shards(files) if fnmatch(one.name, name)]
+
+
+def partition_values(file: Path, root: Path) -> dict[str, str | None]:
+    """Return the columns that the names of the folders between a file and a root give its rows.
+
+    Such as `{"lang": "en"}` for `lang=en/part-0.parquet`: Spark and Hive write these columns only
+    into the names.
+    """
+    if not file.is_relative_to(root):
+        return {}
+    found = (_PARTITION.fullmatch(part) for part in file.relative_to(root).parts[:-1])
+    return {one[1]: None if one[2] == _NO_VALUE else unquote(one[2]) for one in found if one}
+
+
+def _once(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return (each file once, further links to them)."""
+    known: dict[Path, Path] = {}
+    for file in sorted(files, key=lambda one: (one.is_symlink(), one)):
+        known.setdefault(file.resolve(), file)
+    once = set(known.values())
+    return sorted(once), [file for file in files if file not in once]
 
 
 def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -120,12 +208,3 @@ def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
     texts = [one for one in files if any(ending in _TEXT for ending in one.suffixes[-2:])]
     tables = [one for one in files if one not in texts]
     return (tables, texts) if tables else (texts, [])
-
-
-def _split_of(file: Path) -> str | None:
-    """Return the split that the name of a file or of its folder has, or None."""
-    words = re.split(r"[^A-Za-z]+", str(file.with_suffix("")))
-    for name, pattern in _SPLITS.items():
-        if any(pattern.fullmatch(word) for word in words):
-            return name
-    return None

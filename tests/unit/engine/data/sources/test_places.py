@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +59,10 @@ def test_files_of_no_split_are_counted(tmp_path: Path) -> None:
     )
     findings = Findings()
     assert texts(folder, findings) == ["a"]
-    (found,) = findings
+    found, other = findings
     assert (found.reason, found.count) == (row_reasons.UNREAD_FILES, 1)
     assert found.place == str(folder / "more.jsonl")
+    assert (other.reason, other.place) == (row_reasons.OTHER_SPLITS, str(folder / "test.jsonl"))
 
 
 def test_texts_and_workbooks_beside_a_table_are_counted(tmp_path: Path) -> None:
@@ -196,3 +198,9 @@ def test_skipped_lines_are_not_decoded(tmp_path: Path, monkeypatch: pytest.Monke
     rows = list(open_rows(str(tmp_path / "d.jsonl"), "train", Findings(), 990))
     assert [one.values["text"] for one in rows] == [str(n) for n in range(990, 1000)]
     assert len(decoded) < 150
+
+
+def test_a_pipe_is_refused_with_the_step(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.jsonl")
+    with pytest.raises(DataError, match=r"a pipe or device, .*; write its content to a file"):
+        texts(tmp_path / "a.jsonl")
