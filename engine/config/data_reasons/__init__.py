@@ -8,6 +8,7 @@ from __future__ import annotations
 from .reason import Reason
 from .rows import (
     BROKEN_ROWS,
+    CHANGED_FILES,
     CONTRADICTING_SCORES,
     DIFFERENT_PROMPTS,
     EMPTY_ROWS,
@@ -263,6 +264,7 @@ REASONS: tuple[Reason, ...] = (
     UNREAD_FILES,
     OTHER_SPLITS,
     MISSING_FILES,
+    CHANGED_FILES,
     ENCODING_GUESSED,
     TEXT_LINES,
     TABLE_LINES,

@@ -212,6 +212,13 @@ MISSING_FILES = Reason(
     "fetch these files, or accept the finding to train on the others",
     limit=0.0,
 )
+CHANGED_FILES = Reason(
+    "changed-files",
+    "files",
+    "have changed since an earlier pass over the data, whose rows cannot be repeated exactly",
+    "leave the files of a run as they are until it ends, and write new rows to other files",
+    limit=0.0,
+)
 TABLE_LINES = Reason(
     "table-as-text",
     "files",

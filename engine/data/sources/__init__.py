@@ -21,6 +21,7 @@ from ...config.checks import (
     root_of_pattern,
 )
 from ...config.data_reasons.rows import (
+    CHANGED_FILES,
     ENCODING_GUESSED,
     MISSING_FILES,
     OTHER_SPLITS,
@@ -180,6 +181,8 @@ class _Reader:
             self._reading.counted("files", len(unread), f"{source} {reason.name}")
             for file in unread:
                 self._reading.note(reason, str(file))
+        if self._reading.has_changed(source, "\n".join(map(str, files.read))):
+            self._reading.note(CHANGED_FILES, source, "other files than before")
         return self._alike(files.read, source, root)
 
     def _alike(self, files: list[Path], source: str, root: Path) -> Iterator[Row]:
@@ -213,8 +216,10 @@ class _Reader:
             ) from None
 
     def _rows_of_file(self, path: Path) -> Iterator[Row]:
-        file = open_file(path)
+        file, state = open_file(path), path.stat()
         self._reading.counted("files", 1, str(path))
+        if self._reading.has_changed(str(path), f"{state.st_size} {state.st_mtime_ns}"):
+            self._reading.note(CHANGED_FILES, str(path))
         if not file.head:
             return iter([])
         if file.head.startswith(b"PAR1"):

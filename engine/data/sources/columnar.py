@@ -110,7 +110,7 @@ def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> It
     without its end mark ends with a `BrokenRow`.
 
     Raises:
-        DataError: Several columns have the same name.
+        DataError: Several columns have the same name, or a cell cannot be read.
     """
     try:
         for batch in batches:
@@ -187,11 +187,16 @@ def _cell(cell: Any, maps: str | None) -> Any:
 
 
 def _row(names: list[str], cells: tuple[Any, ...], place: str, reading: Pass) -> Row:
-    """Return the cells of a row as a row; count maps that have a key twice."""
+    """Return the cells of a row as a row; count maps that have a key twice.
+
+    Raises:
+        DataError: A cell cannot be read.
+    """
     record = {}
     for name, cell in zip(names, cells, strict=True):
         if isinstance(cell, _Unreadable):
-            return BrokenRow(place, f"column {name!r}: {cell.reason}")
+            # Rows that are skipped are not read, so none of them may be left out.
+            raise DataError(f"{place}: column {name!r}: {cell.reason}; write the file again")
         if isinstance(cell, _RepeatedKey):
             reading.note(REPEATED_KEYS, place, f"in a map in column {name!r}")
             cell = cell.value

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import IO, Any
 
@@ -45,12 +46,21 @@ def json_rows(
     Raises:
         DataError: The file as a whole is not valid JSON, or its value holds no records.
     """
+    kind = _Kind()
     rows = (
-        _lines(open_text, place, reading)
+        _lines(open_text, place, reading, kind)
         if _has_lines(open_text)
         else _whole(open_text, place, split, reading)
     )
-    return _of_one_kind(rows)
+    return _of_one_kind(rows, kind)
+
+
+@dataclass
+class _Kind:
+    """What the first rows of a file show about all of its rows."""
+
+    objects: bool = False
+    """Whether every valid object is a row that can be read; False while it is not known."""
 
 
 def _is_row(line: str) -> bool:
@@ -97,12 +107,14 @@ def _span_lines(text: str, *, goes_on: bool) -> bool:
     return True
 
 
-def _lines(open_text: Callable[[], IO[str]], place: str, reading: Pass) -> Iterator[Row]:
+def _lines(
+    open_text: Callable[[], IO[str]], place: str, reading: Pass, kind: _Kind
+) -> Iterator[Row]:
     decoder = JsonDecoder()
     with open_text() as text:
         for number, line in enumerate(text, start=1):
             stripped = line.strip(BLANK)
-            if reading.to_skip and number > _PEEKED and is_plain_object(stripped):
+            if reading.to_skip and kind.objects and is_plain_object(stripped):
                 reading.to_skip -= 1
             elif stripped:
                 last = not line.endswith(("\n", "\r"))
@@ -193,13 +205,15 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
         yield one.row(reading)
 
 
-def _of_one_kind(rows: Iterator[Row]) -> Iterator[Row]:
+def _of_one_kind(rows: Iterator[Row], kind: _Kind) -> Iterator[Row]:
     """Yield the rows; a text among objects or an object among texts becomes a broken row.
 
-    Texts are rows as well if the objects have a column `text`.
+    Texts are rows as well if the objects have a column `text`. What the first rows show is noted in
+    `kind` before the others are read.
     """
     first = list(islice(rows, _PEEKED))
     objects = [one for one in first if isinstance(one, SourceRecord) and not one.bare]
+    kind.objects = bool(objects)
     if any("text" in one.values for one in objects):
         yield from chain(first, rows)
         return

@@ -20,6 +20,9 @@ _BLANK = re.compile(rf"[\s{BLANK}]*")
 _BETWEEN = re.compile(rf"[\s{BLANK},;]*")
 _COMMA = re.compile(rf"[\s{BLANK}]*(,?)[\s{BLANK}]*")
 _NESTED = "nested too deeply to be a record"
+_MOST_DIGITS = 4300
+_HUGE_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
+"""A number that Python does not read, because it has more digits than it converts."""
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -93,6 +96,8 @@ def error_text(error: Exception, text: str = "") -> str:
 def is_plain_object(line: str) -> bool:
     """Whether a line is one valid object without escaped surrogates; its values are not built."""
     if not line.startswith("{") or "\\ud" in line or "\\uD" in line:
+        return False
+    if len(line) > _MOST_DIGITS and _HUGE_NUMBER.search(line):
         return False
     try:
         _VALID.decode(line)

@@ -63,6 +63,18 @@ class Pass:
         self.noted.add(occurrence)
         return not known
 
+    def has_changed(self, what: str, state: str) -> bool:
+        """Return whether an earlier pass found something only in other states, and note this one.
+
+        Args:
+            what: A file, or a folder or pattern of files.
+            state: What changes with it, such as size and time of change.
+        """
+        known = f"state of {what}"
+        changed = known in self.noted and f"{known} {state}" not in self.noted
+        self.noted.update((known, f"{known} {state}"))
+        return changed
+
     def note(self, reason: Reason, place: str, detail: str = "", count: int = 1) -> None:
         """Add `count` records, files or keys to the finding `reason`.
 

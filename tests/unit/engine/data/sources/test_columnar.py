@@ -71,15 +71,11 @@ def test_a_map_with_a_key_twice_is_counted(tmp_path: Path) -> None:
     assert (found.reason, found.place) == (row_reasons.REPEATED_KEYS, f"{path} row 2")
 
 
-def test_only_the_row_with_a_damaged_text_is_left_out(tmp_path: Path) -> None:
-    offsets, data = pyarrow.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])), b"\xff\xfeab"
+def test_a_damaged_text_has_a_place(tmp_path: Path) -> None:
+    offsets, data = pyarrow.py_buffer(bytes([0, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0])), b"ab\xff\xfe"
     text = pyarrow.Array.from_buffers(pyarrow.string(), 2, [None, offsets, pyarrow.py_buffer(data)])
-    path = parquet(tmp_path, text=text)
-    rows, findings = read(path)
-    assert rows == [{"text": "ab"}]
-    (found,) = findings
-    assert (found.reason, found.place) == (row_reasons.BROKEN_ROWS, f"{path} row 1")
-    assert found.detail == "column 'text': a text is not UTF-8"
+    with pytest.raises(DataError, match="row 2: column 'text': a text is not UTF-8; write the"):
+        read(parquet(tmp_path, text=text))
 
 
 @pytest.mark.parametrize("name", ["d.arrow", "d.ipc", "d"])

@@ -95,6 +95,7 @@ def test_a_damaged_zip_archive_is_no_traceback(tmp_path: Path) -> None:
         ("d.csv.lzma", lzma.compress(TABLE, format=lzma.FORMAT_ALONE)),
         ("d.csv.zst", b"\x50\x2a\x4d\x18\x04\0\0\0abcd" + WAYS["zst"](TABLE)),
     ],
+    ids=range(8),
 )
 def test_the_ending_of_a_compression_does_not_hide_a_table(
     tmp_path: Path, name: str, content: bytes

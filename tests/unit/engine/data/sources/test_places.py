@@ -204,3 +204,36 @@ def test_a_pipe_is_refused_with_the_step(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.jsonl")
     with pytest.raises(DataError, match=r"a pipe or device, .*; write its content to a file"):
         texts(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize("start", [150, 165, 175, 300])
+def test_a_later_pass_leaves_out_the_same_rows(tmp_path: Path, start: int) -> None:
+    huge = '{"text": ' + "9" * 5000 + "}\n"
+    texts_first = [json.dumps(f"a{n}") + "\n" for n in range(200)]
+    objects_first = [row(f"a{n}") for n in range(200)]
+    end = [json.dumps(f"b{n}") + "\n" for n in range(200)]
+    for name, content in (
+        ("texts", [*texts_first[:160], *['{"x": 1}\n'] * 10, *end]),
+        ("objects", [*objects_first[:160], *[huge] * 10, *objects_first]),
+        ("blanks", ["\n"] * 90 + texts_first[:50] + ['{"x": 1}\n'] * 20 + end + objects_first),
+    ):
+        put(tmp_path, **{f"{name}.jsonl": "".join(content)})
+        source = str(tmp_path / f"{name}.jsonl")
+        whole = read_rows(source, "train", None, Findings())
+        assert list(open_rows(source, "train", Findings(), start)) == whole[start:]
+
+
+def test_a_file_that_changes_between_passes_is_counted(tmp_path: Path) -> None:
+    findings, noted = Findings(), set[str]()
+
+    def read() -> int:
+        list(open_rows(str(tmp_path), "train", findings, noted=noted))
+        return findings.count(row_reasons.CHANGED_FILES)
+
+    put(tmp_path, **{"a.jsonl": row("a"), "b.jsonl": row("b")})
+    assert [read(), read()] == [0, 0]
+    put(tmp_path, **{"a.jsonl": row("a") + row("c")})
+    assert [read(), read()] == [1, 1]
+    put(tmp_path, **{"c.jsonl": row("c")})
+    assert read() == 2
+    assert all(one.needs_consent(()) for one in findings)
