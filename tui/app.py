@@ -36,7 +36,7 @@ from .palette import ActionCommands, ThemeCommands
 from .preferences import Preferences, keep_theme, note_seen, user_preferences
 from .screens.base import RunScreen
 from .screens.handlers.action_handlers import perform
-from .screens.handlers.background import load_config, load_side_curves, open_report
+from .screens.handlers.background import load_config, open_report
 from .screens.modals.modal import Palette
 from .screens.plots.compare import CompareScreen
 from .screens.plots.plot_screen import PlotScreen
@@ -189,7 +189,6 @@ class FttuiApp(AppBase):
         if self._first != self.current_mode:
             self.go(self._first)
         load_config(self)
-        load_side_curves(self)
         self.set_interval(self.preferences.redraw_s, self._redraw_if_due)
         self.set_timer(SETTLED_S, settle)
 
@@ -238,10 +237,8 @@ class FttuiApp(AppBase):
             return
         batch = take_slice(self._waiting, SLICE)
         if batch:
-            empty, branches = self.state.run.last is None, len(self.state.run.branches)
+            empty = self.state.run.last is None
             self.state = fold(self.state, batch, self.clock())
-            if len(self.state.run.branches) != branches:
-                load_side_curves(self)  # a race may have ended with this rollback
             self._tell_outcomes()
             self._changed = True
             if empty and self.state.run.last is not None:

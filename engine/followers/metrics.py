@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ..protocol.benchmarks.result import BENCH, BenchmarkFinished
 from ..protocol.events import AnyEvent, EvalFinished, Record, StepFinished
+from ..protocol.races.variant_curve import VariantStep
 
 _SPEED = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s", "skew_s")
 _DEVICE = ("mem_", "rss_", "gpu_", "pcie_")
@@ -13,6 +14,8 @@ _DEVICE = ("mem_", "rss_", "gpu_", "pcie_")
 
 def numbers(event: AnyEvent) -> dict[str, float]:
     """Return the metrics of a finished step, evaluation or benchmark; none for other events.
+
+    A step of a variant that trained beside the run has its loss and its evaluation.
 
     Parts of the loss are named `loss.ce`, figures of a rank `rank_s.0`, those of an evaluation
     `eval.loss`, those of a benchmark `bench.hellaswag.acc`. A figure that was not measured is left
@@ -27,6 +30,9 @@ def numbers(event: AnyEvent) -> dict[str, float]:
             }
         case BenchmarkFinished(result=result):
             return {**result.metrics, **result.changes}
+        case VariantStep(loss=loss, metrics=metrics):
+            measured = {f"eval.{name}": value for name, value in metrics.items()}
+            return measured if loss is None else {"loss": loss, **measured}
     return {}
 
 
@@ -34,6 +40,8 @@ def place_of(record: Record) -> tuple[int, int]:
     """Return the timeline and the step that the metrics of a record belong to."""
     if isinstance(record.event, BenchmarkFinished):
         return record.event.result.timeline, record.event.result.step
+    if isinstance(record.event, VariantStep):
+        return record.timeline, record.event.at
     return record.timeline, record.step
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import FttuiError
 from ..protocol.events import AnomalyRaised, Record, RolledBack, RunStarted, StepFinished
+from ..protocol.races.variant_curve import VariantStep
 from ..protocol.states import RunState
 from ..run.processes.marks import read_engine_status
 from ..run.records.record_feed import RecordFeed
@@ -33,7 +34,9 @@ class RunFigures:
         """Take in the next record of the journal."""
         event = record.event
         self.status.add(event, record.time, record.seq)
-        for name, value in numbers(event).items():
+        # A variant that trained beside the run says nothing about its present state.
+        found = {} if isinstance(event, VariantStep) else numbers(event)
+        for name, value in found.items():
             self.gauges[f"fttui_{_UNUSABLE.sub('_', name)}"] = value
         self.gauges["fttui_step"] = record.step
         self.gauges["fttui_timeline"] = record.timeline

@@ -8,6 +8,7 @@ import math
 import msgspec
 
 from .benchmarks.result import BenchmarkResult
+from .races.variant_curve import VariantCurve
 from .settings import LearningRate, RunSettings
 
 MOST_RAISED = 3.0
@@ -173,6 +174,8 @@ class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
     text: str
     result: BenchmarkResult | None = None
     """The result of a benchmark that the note reports; a process that measures it sends it."""
+    curve: VariantCurve | None = None
+    """What a variant of a race has trained beside the run; the process of the race sends it."""
 
 
 class SetPolicy(Command, frozen=True, kw_only=True, tag="SetPolicy"):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from .benchmarks.result import BenchmarkFinished
-from .chat.events import ChatAnswered, ChatAsked, ChatContinued
+from .chat.events import ChatEvent
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
 from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
 from .event_parts import DataFinding as DataFinding
+from .races.variant_curve import VariantStep
 from .settings import LearningRate, RunSettings
 from .states import RunState
 from .usage.amounts import Budget, Price, Usage
@@ -479,10 +480,9 @@ AnyEvent = (
     | DataFindingsChanged
     | UsageMeasured
     | ForgettingBaseMeasured
-    | ChatAsked
-    | ChatContinued
-    | ChatAnswered
+    | ChatEvent
     | BenchmarkFinished
+    | VariantStep
 )
 
 

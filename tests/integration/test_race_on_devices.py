@@ -14,13 +14,13 @@ import pytest
 
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.events import RolledBack, StateChanged, StepFinished
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.marks import read_endpoint, read_engine
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import list_runs, summarize
 from fttui.tui.connection.race.race_file import read_race
-from fttui.tui.connection.race.side_curves import read_curves
 from fttui.tui.view_model.race.race_state import RaceState
 from tests.support.cli import fttui, start
 from tests.support.training import write_config
@@ -130,12 +130,19 @@ def test_it_finds_what_a_race_in_the_run_finds_and_the_run_continues_with_the_wi
         and isinstance(record.event, StepFinished)
     }
     assert steps == kept.losses
-    # from the end to step 10 at the start, to the base in the race, and there for the winner
-    assert sum(isinstance(event, RolledBack) for event in events_of(run)) == 3
-    curves = read_curves(run)
-    assert {c.label for c in curves} == {
-        plan.label for n, plan in enumerate(found.plan) if n != found.kept
-    }
+    others = [n for n in range(len(found.plan)) if n != found.kept]
+    # from the end to step 10 at the start, to the base in the race, and there for each variant
+    assert sum(isinstance(event, RolledBack) for event in events_of(run)) == 3 + len(others)
+    for n in others:
+        curve = {
+            record.event.at: record.event.loss
+            for record in map(decode_record, FrameReader(run.journal))
+            if record is not None
+            and record.timeline == found.variants[n].timelines[-1]
+            and isinstance(record.event, VariantStep)
+            and record.event.variant == found.plan[n].label
+        }
+        assert curve == want.variants[n].losses
     assert not run.side_runs.exists()
     assert [one.id for one in list_runs(run.path.parent)] == [run.id]
     assert summarize(run).state is RunState.PAUSED

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 import numpy as np
 
 from ..view_model.axis import Axis, place_of, places, ruler_of, steps_at, window_of
-from ..view_model.branches import Branch, Stretch, abandoned, stretches, stretches_beside
+from ..view_model.branches import Branch, Stretch, abandoned, stretches
 from ..view_model.series import Point, Series, Trace
 from .scale import YScale, scale_of
 
@@ -139,7 +139,6 @@ def picture(
     axis: Axis = "step",
     y: YAxis = _PLAIN,
     undone: bool = True,
-    beside: Sequence[Branch] = (),
 ) -> PlotPicture:
     """Return the picture of curves over all branches within a window of steps.
 
@@ -151,7 +150,6 @@ def picture(
         axis: the unit of the x axis.
         y: what the y axis has to show.
         undone: whether to draw the steps that rollbacks abandoned.
-        beside: what variants of races trained on other devices, drawn like abandoned steps.
     """
     x = window_of(branches, axis, window)
     found: _Found = {}
@@ -159,8 +157,7 @@ def picture(
     marks: list[CurveMark] = []
     for curve in curves:
         newest: Point | None = None
-        others = () if curve.of else stretches_beside(beside, curve.name)
-        for part in chain(others, stretches(curve.of or branches, curve.name)):
+        for part in stretches(curve.of or branches, curve.name):
             if part.live or (curve.old and undone):
                 trace = _trace(part, x, columns, axis, curve)
                 if not curve.dots and not curve.to:

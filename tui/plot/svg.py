@@ -93,7 +93,6 @@ class _Drawing:
                 limits=panel.limits(state),
             ),
             undone=state.plot.undone,
-            beside=state.beside,
         )
 
     def parts(self) -> Iterator[str]:

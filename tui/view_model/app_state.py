@@ -12,7 +12,6 @@ from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.events import Record
 from fttui.engine.protocol.states import RunState
 
-from .branches import Branch
 from .chat.draft import ChatDraft
 from .config_view import ConfigView
 from .connection_port import (
@@ -69,8 +68,6 @@ class AppState:
     """The run's configuration; empty until it was read or received."""
     data_sample: tuple[SampleRecord, ...] = ()
     """The first training records as the model sees them; empty until they were read or received."""
-    beside: tuple[Branch, ...] = ()
-    """What variants of races trained on other devices; empty until it was read."""
     others: tuple[OtherRun, ...] = ()
     """The runs that this run is compared with."""
     reading_runs: int = 0

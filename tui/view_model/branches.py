@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fttui.engine.protocol.events import EvalFinished
+from fttui.engine.protocol.races.variant_curve import VariantStep
 
 from .series import Floats, Point, Series, SmoothedSeries
 from .step_batch import Steps
@@ -81,6 +82,18 @@ class Branch:
         for name, value in event.metrics.items():
             grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(step, value)
         return replace(self, curves=grown)
+
+    def trained_beside(self, event: VariantStep) -> Branch:
+        """Return the branch with a step that a variant has trained beside the run."""
+        grown = dict(self.curves)
+        for name, value in event.metrics.items():
+            grown[EVAL + name] = grown.get(EVAL + name, _EMPTY).append(event.at, value)
+        if event.loss is None:
+            return replace(self, curves=grown)
+        xs, loss = np.array([float(event.at)]), np.array([event.loss])
+        grown["loss"] = grown.get("loss", _EMPTY).extend(xs, loss)
+        averages = tuple(_smooth(grown, average, xs, loss) for average in self.averages)
+        return replace(self, curves=grown, averages=averages)
 
     def measured(self, step: int, values: Mapping[str, float]) -> Branch:
         """Return the branch with values that were measured later, at any of its steps.
@@ -233,13 +246,6 @@ def stretches(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
         if index in ends:
             lead = _lead(branches, index, name)
             yield Stretch(branches[index], series, -math.inf, ends[index], live=True, lead=lead)
-
-
-def stretches_beside(branches: Sequence[Branch], name: str) -> Iterator[Stretch]:
-    """Yield a metric's curves of branches that the history of the run does not have."""
-    for branch in branches:
-        if (series := branch.curves.get(name)) is not None:
-            yield Stretch(branch, series, float(branch.start), math.inf, live=False)
 
 
 def _lead(branches: Sequence[Branch], index: int, name: str) -> Point | None:

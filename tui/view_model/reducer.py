@@ -43,6 +43,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
     StepsProfiled,
 )
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 
@@ -203,6 +204,11 @@ def _eval_finished(view: RunView, record: Record, event: EvalFinished) -> RunVie
     return _mark(
         replace(view, branches=branches, evaluation=event, progress=None), record, "eval", text
     )
+
+
+def _variant_step(view: RunView, record: Record, event: VariantStep) -> RunView:
+    """Add a step of a variant that trained beside the run; the run stays at its own step."""
+    return replace(view, branches=(*view.branches[:-1], view.branch.trained_beside(event)))
 
 
 def _benchmark_finished(view: RunView, record: Record, event: BenchmarkFinished) -> RunView:
@@ -446,6 +452,7 @@ _HANDLERS: dict[type, Callable[[RunView, Record, Any], RunView]] = {
     CulpritsFound: _culprits_found,
     EvalFinished: _eval_finished,
     BenchmarkFinished: _benchmark_finished,
+    VariantStep: _variant_step,
     CheckpointSaved: _checkpoint_saved,
     CheckpointRemoved: _checkpoint_removed,
     RolledBack: _rolled_back,

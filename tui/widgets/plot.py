@@ -118,11 +118,11 @@ class Plot(PlotMouse, can_focus=True):
         """Draw the state, unless the result would look the same."""
         self._state = state
         self._title(state)
-        same = (state.run.branches, state.others, state.beside)
+        same = (state.run.branches, state.others)
         key = (*same, len(state.run.marks), state.plot, self.content_size)
         known = self._drawn
         kept = isinstance(known, tuple) and all(
-            a is b for a, b in zip(known[:3], same, strict=True)
+            a is b for a, b in zip(known[:2], same, strict=True)
         )
         if isinstance(known, tuple) and kept and known[3:] == key[3:]:
             return
@@ -178,7 +178,6 @@ class Plot(PlotMouse, can_focus=True):
                 band=self.lines >= BAND_LINES,
             ),
             undone=state.plot.undone,
-            beside=state.beside,
         )
 
     def _draw(self, state: AppState) -> bool:

@@ -30,6 +30,7 @@ from ...protocol.events import (
     StateChanged,
     StepFinished,
 )
+from ...protocol.races.variant_curve import VariantStep
 from ...protocol.states import RunState
 from ..metrics import grouped, numbers
 from .deliveries import Delivery, Note, Points, Sample, Timeline
@@ -65,6 +66,9 @@ class Story:
                 metrics = {grouped(name): value for name, value in numbers(record.event).items()}
                 placed = _placed(record, Points, metrics=metrics)
                 return msgspec.structs.replace(placed, step=result.step)
+            case VariantStep(at=step) as event:
+                metrics = {grouped(name): value for name, value in numbers(event).items()}
+                return msgspec.structs.replace(_placed(record, Points, metrics=metrics), step=step)
         if (words := note_words(record.event)) is None:
             return None
         kind, text = words

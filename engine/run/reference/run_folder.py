@@ -43,7 +43,6 @@ the control journal as 8 bytes, little-endian.
 OTHERS = {
     "desired.json": "The settings in force; a resumed run starts with them.",
     "race.json": "The newest race of the run: its variants, and how far each has trained.",
-    "race_curves.json": "What variants of races trained on other devices, for the plots.",
     "control.lock": "The lock file of the process that may append to the control journal.",
     "exports": "Exported models.",
     "trackers": "What was delivered to each tracker.",

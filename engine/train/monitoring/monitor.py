@@ -148,11 +148,16 @@ class TrainingMonitor:
     def noted(self, note: AddNote, issuer: str) -> str:
         """Journal a note, or the result of a benchmark that was measured beside the training.
 
-        A result joins the metrics of its checkpoint. Return what became of it, in words.
+        A result joins the metrics of its checkpoint. With the curve of a variant, its steps follow
+        the note. Return what became of it, in words.
         """
         if (result := note.result) is None:
-            self._event_log.record(NoteAdded(text=note.text, issuer=issuer))
-            return ""
+            if note.text:  # further parts of a curve have none
+                self._event_log.record(NoteAdded(text=note.text, issuer=issuer))
+            steps = [] if note.curve is None else list(note.curve.steps())
+            for step in steps:
+                self._event_log.record(step)
+            return f"recorded {len(steps)} step{'s' * (len(steps) > 1)}" if steps else ""
         self._event_log.record(BenchmarkFinished(result=result))
         if not self._benchmarks.decides_by(result):
             why = f"; it chooses no checkpoint: {_OTHERWISE}" if self._benchmarks.tasks else ""

@@ -26,7 +26,6 @@ from ...connection.race.race_file import (
 )
 from ...connection.race.race_process import RACE_LOG, last_words, start_race
 from ...connection.race.race_source import follow_race
-from ...connection.race.side_curves import keep_curves
 from ...connection.race.side_folder import remove_side_runs
 from ...dialogs.race_text import (
     gone_on_line,
@@ -364,8 +363,6 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
     try:
         race.run()
         kept = _kept(state)
-        if state.devices and (dropped := keep_curves(run, state, kept)):
-            say(f"note: the curves of the {dropped} oldest variants are dropped from the plots")
         race.go_on(kept)
         remove_side_runs(run)
     except KeyboardInterrupt:

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from fttui.engine.errors import FttuiError, TrainingFailed
-from fttui.engine.protocol.commands import Pause
+from fttui.engine.protocol.commands import AddNote, Pause
+from fttui.engine.protocol.races.variant_curve import VariantCurve
 
 from ...view_model.race.race_state import RaceState, VariantState
 from .conduct import Race, Telling, Track, VariantTrainer
@@ -222,6 +223,8 @@ class DevicesRace(Race):
     def go_on(self, kept: int | None) -> None:
         """Continue with a variant, whose steps the run trains again, or with none.
 
+        The curves of the others are journaled before.
+
         Args:
             kept: the index of the variant; None to go back.
 
@@ -232,9 +235,35 @@ class DevicesRace(Race):
         """
         if self._releases:
             self._track.send(Pause(), "the race continues in the run")
+        for index, variant in enumerate(self._state.variants):
+            if index != kept and variant.losses and not variant.recorded:
+                self._record_curve(index, variant)
         if kept is not None and self._state.variants[kept].place:
             repeat_in_run(self._state, kept, self._track, self._tell)
         super().go_on(kept)
+
+    def _record_curve(self, index: int, variant: VariantState) -> None:
+        """Journal what a variant trained on its device, on a timeline of its own.
+
+        The timeline begins with a rollback to the start of the race, as that of a variant that the
+        run trains itself.
+
+        Raises:
+            CommandRejected: the start of the race cannot be restored.
+            RunLeft: the run ended, or its engine was lost.
+        """
+        state = self._state
+        label = state.plan[index].label
+        reason = f"race, variant {index + 1} of {len(state.variants)}: {label}"
+        back = self._trainer.roll_back(state.base, reason)
+        text = f"{reason}, trained on {variant.device}"
+        curve = VariantCurve(variant=label, losses=variant.losses, evaluations=variant.evaluations)
+        for part in curve.parts():
+            self._track.send(AddNote(text=text, curve=part), "")
+            text = ""
+        variant.timelines.append(back.timeline)
+        variant.recorded = True
+        self._tell.save()
 
 
 def repeat_in_run(state: RaceState, kept: int, track: Track, telling: Telling) -> None:

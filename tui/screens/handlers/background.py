@@ -12,17 +12,14 @@ from fttui.engine.protocol.data.sample import SampleRecord
 from fttui.engine.protocol.requests import ConfigTexts
 from fttui.engine.run.configs import read_configs
 from fttui.engine.run.data_sample import read_sample
-from fttui.engine.run.run_dir import RunDirectory
 
 from ...actions import key_of
 from ...app_base import AppBase
 from ...connection.config_info import config_view
-from ...connection.race.side_curves import read_curves
 from ...connection.run_list import RunListing, read_other_run
 from ...view_model.app_state import OtherRun
 from ...view_model.connection_port import SupportsFetchConfigs, SupportsFetchDataSample
 from ...view_model.history.ranking import MOST_RUNS
-from ...view_model.race.side_curve import branch_of
 from ..incident_page import IncidentPage
 
 CONFIG_TRIES, CONFIG_RETRY_S = 5, 1.0
@@ -64,27 +61,6 @@ def load_config(app: AppBase) -> None:
 def load_data_sample(app: AppBase) -> None:
     """Read the sample of the data into the app's state, from disk or over the connection."""
     app.run_worker(_load_data_sample(app), group="data", exclusive=True)
-
-
-def load_side_curves(app: AppBase) -> None:
-    """Read the curves of variants that trained on other devices from disk into the app's state."""
-    if app.run_directory is not None:
-        app.run_worker(
-            _load_side_curves(app, app.run_directory), group="race curves", exclusive=True
-        )
-
-
-async def _load_side_curves(app: AppBase, folder: RunDirectory) -> None:
-    try:
-        curves = await asyncio.to_thread(read_curves, folder)
-    except FttuiError as error:
-        app.tell(str(error), title="race")
-        return
-    if curves or app.state.beside:
-        value_at = app.state.run.live_value
-        beside = tuple(branch_of(one, value_at) for one in curves)
-        app.state = replace(app.state, beside=beside)
-        app.redraw()
 
 
 async def _load_data_sample(app: AppBase) -> None:

@@ -61,6 +61,8 @@ class VariantState(msgspec.Struct, kw_only=True):
     """The device that trains it now, or trained it last, beside others; empty without others."""
     at: int | None = None
     """The step that it has reached in its round; None while it does not train beside others."""
+    recorded: bool = False
+    """Whether the journal of the run has its curve, if it trained on another device."""
 
     @property
     def takes_part(self) -> bool:

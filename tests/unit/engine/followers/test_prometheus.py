@@ -9,6 +9,8 @@ import pytest
 
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers import prometheus
+from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.tui.cli.main import main
 from tests.support.journaled import new_run, records, write_journal
 
@@ -41,6 +43,15 @@ def test_each_scrape_has_the_newest_figures(tmp_path: Path) -> None:
     assert [name for name, value in states.items() if value] == [
         f'fttui_state{{run="{run.id}",state="finished"}}'
     ]
+
+
+def test_a_variant_that_trained_beside_the_run_does_not_change_its_figures(tmp_path: Path) -> None:
+    run, every = new_run(tmp_path), records()
+    step = VariantStep(variant="lr 2e-4", at=9, loss=77.0)
+    newest = every[-1].seq + 1
+    write_journal(run, [*every, Record(seq=newest, time=0.0, step=8, timeline=2, event=step)])
+    port = prometheus.start_server(run, 0)
+    assert scraped(port)[f'fttui_loss{{run="{run.id}"}}'] == 1 / 8
 
 
 def test_only_this_machine_can_connect(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.followers.table import MetricsTable, table_of
 from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.protocol.events import Record
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.tui.cli.main import main
 from tests.support.benchmarks import result
 from tests.support.journaled import new_run, records, write_journal
@@ -84,3 +85,10 @@ def test_a_benchmark_joins_the_row_of_its_checkpoint() -> None:
     measured = [(row["timeline"], row["step"]) for row in found if row["bench.words.acc"]]
     assert measured == [("1", "4")]
     assert len(found) == 10
+
+
+def test_a_step_of_a_variant_is_a_row_of_its_own() -> None:
+    step = VariantStep(variant="lr 2e-4", at=11, loss=1.5)
+    late = Record(seq=90, time=0.0, step=8, timeline=3, event=step)
+    (row,) = [one for one in rows(MetricsTable([*records(), late]).csv()) if one["timeline"] == "3"]
+    assert (row["step"], row["loss"]) == ("11", "1.5")

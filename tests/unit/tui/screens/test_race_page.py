@@ -15,7 +15,6 @@ from fttui.engine.run.processes.marks import EngineMark, ProcessMark, write_mark
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.tui.connection.race.race_file import race_lock, store_race
 from fttui.tui.connection.race.race_source import LocalRace, RaceLook, follow_race
-from fttui.tui.connection.race.side_curves import keep_curves
 from fttui.tui.connection.ssh.remote_host import RemoteHost
 from fttui.tui.screens.handlers import races
 from fttui.tui.screens.race_page import RacePage
@@ -259,17 +258,6 @@ def test_a_race_that_is_followed_is_printed_when_it_changes(tmp_path: Path) -> N
     assert not last.conducted
     assert last.race is not None
     assert last.race.ended
-
-
-async def test_variants_that_trained_on_other_devices_are_on_the_plots(tmp_path: Path) -> None:
-    run = folder(tmp_path)
-    state = going()
-    state.devices, state.running = ["0", "1"], None
-    keep_curves(run, state, None)
-    async with driven(FakeSession(eventful()), folder=run.path) as (app, pilot):
-        await until(pilot, lambda: bool(app.state.beside))
-        (beside,) = app.state.beside
-        assert beside.curves["loss"].xs.tolist() == list(range(801, 841))
 
 
 async def test_variants_that_train_side_by_side_are_on_the_page(

@@ -27,10 +27,11 @@ from fttui.engine.protocol.events import (
     StateChanged,
     StepFinished,
 )
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.tui.plot.frame import MARK_SHAPE
-from fttui.tui.view_model.branches import live_ends, smoothed, stretches
+from fttui.tui.view_model.branches import abandoned, live_ends, smoothed, stretches
 from fttui.tui.view_model.interventions import Phase
 from fttui.tui.view_model.reducer import LOG_LIMIT, apply, apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -337,6 +338,26 @@ def test_benchmarks_join_the_curves_at_their_checkpoints_in_any_order() -> None:
     assert first[name].xs.tolist() == [400]
     assert view.live_value(name, 1200) == 0.4
     assert [mark.step for mark in view.marks[-4:]] == [1240, 1220, 1240, 400]
+
+
+def test_a_variant_that_trained_beside_the_run_is_a_branch_that_is_undone() -> None:
+    script = eventful()
+    before = _fold(script)
+    script.rollback("step-001200", 1200)
+    for at in range(1201, 1205):
+        metrics = {"loss": 0.5} if at == 1204 else {}
+        script.add(VariantStep(variant="lr 2e-4", at=at, loss=3.0 - 0.1 * at % 7, metrics=metrics))
+    beside = _fold(script)
+    assert beside.step == 1200, "the run has not trained them"
+    assert beside.last is before.last or beside.last == before.last
+    curves = beside.branch.curves
+    assert curves["loss"].xs.tolist() == [1201, 1202, 1203, 1204]
+    assert curves["eval.loss"].last == (1204, 0.5)
+    assert curves["loss~0.98"].xs.tolist() == [1201, 1202, 1203, 1204]
+    script.rollback("step-001200", 1200)
+    view = _fold(script)
+    undone = [(beside.branches[n].start, end) for n, _, end in abandoned(view.branches)]
+    assert undone[-1] == (1200, 1204)
 
 
 def test_a_benchmark_that_failed_is_a_warning_and_no_point() -> None:

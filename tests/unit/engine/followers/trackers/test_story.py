@@ -17,6 +17,7 @@ from fttui.engine.protocol.events import (
     RunEnded,
     StateChanged,
 )
+from fttui.engine.protocol.races.variant_curve import VariantStep
 from fttui.engine.protocol.states import RunState
 from tests.support.benchmarks import result
 from tests.support.journaled import records
@@ -134,3 +135,14 @@ def test_a_benchmark_is_a_point_at_its_checkpoint_or_a_note_where_that_run_is_cl
     note = story.add(Record(seq=91, time=0.0, step=8, timeline=2, event=earlier))
     assert isinstance(note, Note)
     assert note.text == earlier.result.text
+
+
+def test_a_step_of_a_variant_is_a_point_on_the_timeline_of_the_variant() -> None:
+    story = Story()
+    for record in records():
+        story.add(record)
+    step = VariantStep(variant="lr 2e-4", at=9, loss=1.5, metrics={"loss": 1.75})
+    found = story.add(Record(seq=90, time=0.0, step=8, timeline=2, event=step))
+    assert isinstance(found, Points)
+    assert (found.seq, found.step, found.timeline) == (90, 9, 2)
+    assert found.metrics == {"train/loss": 1.5, "eval/loss": 1.75}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from fttui.engine.errors import EngineGone, FttuiError, TrainingFailed
+from fttui.engine.protocol.commands import AddNote, AnyCommand
+from fttui.engine.protocol.races.variant_curve import MOST_STEPS, VariantCurve, VariantStep
 from fttui.engine.protocol.settings import RunSettings
 from fttui.tui.cli.experiments.conduct import Race, Telling
-from fttui.tui.cli.experiments.run_driver import Progress, TrainedSteps
+from fttui.tui.cli.experiments.run_driver import Applied, Progress, TrainedSteps
 from fttui.tui.cli.experiments.side_race import DevicesRace, SideRace, largest_gap
 from fttui.tui.view_model.race.race_state import RaceState, VariantState
 
@@ -215,6 +217,44 @@ def test_the_run_trains_the_winner_again_and_has_its_settings() -> None:
     assert state.variants[1].place == ""
     assert state.variants[1].checkpoint in model.checkpoints
     assert [step for step, _ in model.trained] == list(range(401, 481))
+
+
+class Noting(Model):
+    """A run that keeps the curves that it is sent, each with the timeline on which it stands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.curves: list[tuple[int, str, VariantCurve]] = []
+
+    def send(self, command: AnyCommand, reason: str) -> Applied:
+        if isinstance(command, AddNote) and command.curve is not None:
+            self.curves.append((self.state.timeline, command.text, command.curve))
+        return super().send(command, reason)
+
+
+def test_the_curves_of_the_others_are_journaled_each_on_a_timeline_of_its_own() -> None:
+    model = Noting()
+    state, race = raced(model)
+    race.go_on(state.best)
+    others = [n for n in range(5) if n != state.kept]
+    assert [one.variant for _, _, one in model.curves] == [state.plan[n].label for n in others]
+    assert [one.losses for _, _, one in model.curves] == [state.variants[n].losses for n in others]
+    timelines = [timeline for timeline, _, _ in model.curves]
+    assert timelines == [state.variants[n].timelines[-1] for n in others]
+    assert len(set(timelines)) == len(others)
+    assert model.state.timeline > max(timelines), "the winner is trained after them"
+    assert model.curves[0][1] == "race, variant 1 of 5: lr 1e-3, trained on GPU 0"
+    race.go_on(state.best)  # as after an interruption
+    assert len(model.curves) == len(others)
+
+
+def test_a_long_curve_is_journaled_in_parts() -> None:
+    losses = dict.fromkeys(range(1, 2 * MOST_STEPS + 2), 1.0)
+    curve = VariantCurve(variant="lr 1", losses=losses, evaluations={MOST_STEPS: {"loss": 2.0}})
+    parts = list(curve.parts())
+    assert [len(one.losses) for one in parts] == [MOST_STEPS, MOST_STEPS, 1]
+    assert [step for one in parts for step in one.steps()] == list(curve.steps())
+    assert next(curve.steps()) == VariantStep(variant="lr 1", at=1, loss=1.0)
 
 
 def test_a_difference_of_the_second_training_is_noted() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from fttui.engine.config.load import load_config, parse_resolved
-from fttui.engine.errors import CheckpointError, FttuiError
+from fttui.engine.errors import CheckpointError
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest, seal_files
 from fttui.engine.run.run_dir import RunDirectory
 from fttui.engine.run.run_index import list_runs
-from fttui.tui.connection.race.side_curves import curves_file, keep_curves, read_curves
 from fttui.tui.connection.race.side_folder import (
     copy_checkpoint,
     make_side_run,
@@ -20,9 +18,6 @@ from fttui.tui.connection.race.side_folder import (
     side_config,
     side_run,
 )
-from fttui.tui.view_model.race import side_curve
-from fttui.tui.view_model.race.race_state import RaceState, VariantState
-from fttui.tui.view_model.race.side_curve import branch_of
 from tests.support.engine_double import make_run
 
 CONFIG = """
@@ -97,43 +92,3 @@ def test_a_damaged_checkpoint_starts_no_side_run(run: RunDirectory) -> None:
     with pytest.raises(CheckpointError, match="is damaged"):
         make_side_run(run, 1, "step-000004")
     assert not run.side_runs.exists()
-
-
-def raced() -> RaceState:
-    state = RaceState(words=["lr=1e-4,2e-4"], steps=3, by="eval.loss", base_step=4)
-    state.variants = [
-        VariantState(step=7, losses={5: 2.0, 6: 1.5, 7: 1.25}, evaluations={7: {"loss": 1.0}}),
-        VariantState(step=7, losses={5: 2.0, 6: 1.75, 7: 1.5}),
-    ]
-    return state
-
-
-def test_the_curves_of_the_others_are_kept(run: RunDirectory) -> None:
-    assert read_curves(run) == []
-    for _ in range(2):
-        assert keep_curves(run, raced(), 1) == 0
-    (curve,) = read_curves(run)
-    assert (curve.label, curve.start) == ("lr 1e-4", 4)
-    branch = branch_of(curve)
-    assert branch.curves["loss"].ys.tolist() == [2.0, 1.5, 1.25]
-    assert branch.curves["eval.loss"].last == (7.0, 1.0)
-    assert branch.curves["loss~0.98"].xs.tolist() == [5, 6, 7]
-    joined = branch_of(curve, lambda name, step: 4.0 if (name, step) == ("loss~0.9", 4) else None)
-    assert joined.curves["loss~0.9"].ys[0] == pytest.approx(0.9 * 4.0 + 0.1 * 2.0)
-    keep_curves(run, raced(), None)
-    assert len(read_curves(run)) == 2
-
-
-def test_the_oldest_curves_are_dropped_and_counted(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fttui.tui.connection.race.side_curves.MOST_CURVES", 1)
-    assert side_curve.MOST_CURVES > 64  # those of one race fit
-    assert keep_curves(run, raced(), None) == 1
-    assert [one.label for one in read_curves(run)] == ["lr 2e-4"]
-
-
-def test_a_damaged_file_of_curves_says_what_to_do(run: RunDirectory) -> None:
-    run.write(curves_file(run), msgspec.json.encode({"a": 1}))
-    with pytest.raises(FttuiError, match="remove the file to do without them"):
-        read_curves(run)

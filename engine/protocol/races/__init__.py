@@ -1,0 +1,1 @@
+"""What the journal of a run has of variants of a race that trained on other devices."""
