@@ -352,7 +352,7 @@ def test_a_variant_that_trained_beside_the_run_is_a_branch_that_is_undone() -> N
     assert beside.last == before.last
     curves = beside.branch.curves
     assert curves["loss"].xs.tolist() == [1201, 1202, 1203, 1204]
-    assert curves["eval.loss"].last == (1204, 0.5)
+    assert curves["eval.loss"].last == (1204.0, 0.5)
     assert curves["loss~0.98"].xs.tolist() == [1201, 1202, 1203, 1204]
     script.rollback("step-001200", 1200)
     view = _fold(script)
