@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ..protocol.benchmarks.result import BENCH, BenchmarkFinished
 from ..protocol.events import AnyEvent, EvalFinished, Record, StepFinished
-from ..protocol.races.variant_curve import VariantStep
+from ..protocol.races.variant_step import VariantStep
 
 _SPEED = ("step_s", "data_s", "compute_s", "optimizer_s", "tokens_per_s", "samples_per_s", "skew_s")
 _DEVICE = ("mem_", "rss_", "gpu_", "pcie_")

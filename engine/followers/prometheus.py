@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import FttuiError
 from ..protocol.events import AnomalyRaised, Record, RolledBack, RunStarted, StepFinished
-from ..protocol.races.variant_curve import VariantStep
+from ..protocol.races.variant_step import VariantStep
 from ..protocol.states import RunState
 from ..run.processes.marks import read_engine_status
 from ..run.records.record_feed import RecordFeed

@@ -8,7 +8,7 @@ import math
 import msgspec
 
 from .benchmarks.result import BenchmarkResult
-from .races.variant_curve import VariantCurve
+from .races.variant_step import VariantStep
 from .settings import LearningRate, RunSettings
 
 MOST_RAISED = 3.0
@@ -174,7 +174,7 @@ class AddNote(Command, frozen=True, kw_only=True, tag="AddNote"):
     text: str
     result: BenchmarkResult | None = None
     """The result of a benchmark that the note reports; a process that measures it sends it."""
-    curve: VariantCurve | None = None
+    steps: tuple[VariantStep, ...] = ()
     """What a variant of a race has trained beside the run; the process of the race sends it."""
 
 

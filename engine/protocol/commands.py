@@ -476,8 +476,9 @@ def _plain_arguments(command: AnyCommand) -> list[str]:
         return list(command.checkpoints) or [str(command.last)]
     if isinstance(command, Chat):
         return chat_words(command)
-    # The result of a benchmark and the curve of a variant are never typed.
-    names = (name for name in command.__struct_fields__ if name not in ("result", "curve"))
+    # The result of a benchmark and the steps of a variant are never typed.
+    reported = ("result", "steps") if isinstance(command, AddNote) else ()
+    names = (name for name in command.__struct_fields__ if name not in reported)
     values = (getattr(command, name) for name in names)
     return [_word(value) for value in values if value not in (None, "")]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import msgspec
 
 from .benchmarks.result import BenchmarkFinished
-from .chat.events import ChatEvent
+from .chat.events import AnyChatEvent
 from .commands import AnyCommand, CommandSpec, recorded_command, spec_of
 from .event_parts import CulpritSearch, KernelTime, ModuleFlow, ProfilePart, RecommendedCommand
 from .event_parts import DataFinding as DataFinding
-from .races.variant_curve import VariantStep
+from .races.variant_step import VariantStep
 from .settings import LearningRate, RunSettings
 from .states import RunState
 from .usage.amounts import Budget, Price, Usage
@@ -480,7 +480,7 @@ AnyEvent = (
     | DataFindingsChanged
     | UsageMeasured
     | ForgettingBaseMeasured
-    | ChatEvent
+    | AnyChatEvent
     | BenchmarkFinished
     | VariantStep
 )

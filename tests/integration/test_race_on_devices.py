@@ -14,7 +14,7 @@ import pytest
 
 from fttui.engine.protocol.codec import decode_record
 from fttui.engine.protocol.events import RolledBack, StateChanged, StepFinished
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.engine.protocol.states import RunState
 from fttui.engine.run.journal import FrameReader
 from fttui.engine.run.processes.marks import read_endpoint, read_engine

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fttui.engine.protocol.events import EvalFinished
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 
 from .series import Floats, Point, Series, SmoothedSeries
 from .step_batch import Steps

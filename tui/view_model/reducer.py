@@ -43,7 +43,7 @@ from fttui.engine.protocol.events import (
     StepFinished,
     StepsProfiled,
 )
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 

@@ -30,7 +30,7 @@ from ...protocol.events import (
     StateChanged,
     StepFinished,
 )
-from ...protocol.races.variant_curve import VariantStep
+from ...protocol.races.variant_step import VariantStep
 from ...protocol.states import RunState
 from ..metrics import grouped, numbers
 from .deliveries import Delivery, Note, Points, Sample, Timeline

@@ -52,3 +52,6 @@ class ChatAnswered(ChatEvent, frozen=True, kw_only=True, tag="ChatAnswered"):
     ending: str = ""
     """Why it ends: `end` (the model ended it), `limit` (of the tokens), `stopped` (the run is to
     stop) or `failed`."""
+
+
+AnyChatEvent = ChatAsked | ChatContinued | ChatAnswered

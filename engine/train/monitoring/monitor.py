@@ -148,16 +148,16 @@ class TrainingMonitor:
     def noted(self, note: AddNote, issuer: str) -> str:
         """Journal a note, or the result of a benchmark that was measured beside the training.
 
-        A result joins the metrics of its checkpoint. With the curve of a variant, its steps follow
-        the note. Return what became of it, in words.
+        A result joins the metrics of its checkpoint. The steps of a variant follow
+        its note. Return what became of it, in words.
         """
         if (result := note.result) is None:
-            if note.text:  # further parts of a curve have none
+            if note.text:  # further notes with steps of one variant have none
                 self._event_log.record(NoteAdded(text=note.text, issuer=issuer))
-            steps = [] if note.curve is None else list(note.curve.steps())
-            for step in steps:
+            for step in note.steps:
                 self._event_log.record(step)
-            return f"recorded {len(steps)} step{'s' * (len(steps) > 1)}" if steps else ""
+            count = len(note.steps)
+            return f"recorded {count} step{'s' * (count > 1)}" if count else ""
         self._event_log.record(BenchmarkFinished(result=result))
         if not self._benchmarks.decides_by(result):
             why = f"; it chooses no checkpoint: {_OTHERWISE}" if self._benchmarks.tasks else ""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from fttui.engine.errors import FttuiError, TrainingFailed
 from fttui.engine.protocol.commands import AddNote, Pause
-from fttui.engine.protocol.races.variant_curve import VariantCurve
+from fttui.engine.protocol.races.variant_step import MOST_STEPS, variant_steps
 
 from ...view_model.race.race_state import RaceState, VariantState
 from .conduct import Race, Telling, Track, VariantTrainer
@@ -257,10 +257,10 @@ class DevicesRace(Race):
         reason = f"race, variant {index + 1} of {len(state.variants)}: {label}"
         back = self._trainer.roll_back(state.base, reason)
         text = f"{reason}, trained on {variant.device}"
-        curve = VariantCurve(variant=label, losses=variant.losses, evaluations=variant.evaluations)
-        for part in curve.parts():
-            self._track.send(AddNote(text=text, curve=part), "")
-            text = ""
+        steps = variant_steps(label, variant.losses, variant.evaluations)
+        for start in range(0, len(steps), MOST_STEPS):
+            part = steps[start : start + MOST_STEPS]
+            self._track.send(AddNote(text="" if start else text, steps=part), "")
         variant.timelines.append(back.timeline)
         variant.recorded = True
         self._tell.save()

@@ -10,7 +10,7 @@ import pytest
 from fttui.engine.errors import FttuiError
 from fttui.engine.followers import prometheus
 from fttui.engine.protocol.events import Record
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.tui.cli.main import main
 from tests.support.journaled import new_run, records, write_journal
 

@@ -12,7 +12,7 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.followers.table import MetricsTable, table_of
 from fttui.engine.protocol.benchmarks.result import BenchmarkFinished
 from fttui.engine.protocol.events import Record
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.tui.cli.main import main
 from tests.support.benchmarks import result
 from tests.support.journaled import new_run, records, write_journal

@@ -27,7 +27,7 @@ from fttui.engine.protocol.events import (
     StateChanged,
     StepFinished,
 )
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.protocol.states import RunState
 from fttui.tui.plot.frame import MARK_SHAPE

@@ -26,7 +26,7 @@ ADAPTER = ChatAnswered(answerer="adapter", text="bad \x1b[2J text", tokens=3, en
 def chats(*events: ChatEvent) -> tuple[Exchange, ...]:
     known: tuple[Exchange, ...] = ()
     for number, event in enumerate(events):
-        at = Record(seq=number, time=0.0, step=40, timeline=1, event=event)
+        at = Record(seq=number, time=0.0, step=40, timeline=1, event=event)  # type: ignore[arg-type]  # one of the union
         known = folded(known, at, event)
     return known
 

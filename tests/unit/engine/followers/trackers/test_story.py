@@ -17,7 +17,7 @@ from fttui.engine.protocol.events import (
     RunEnded,
     StateChanged,
 )
-from fttui.engine.protocol.races.variant_curve import VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep
 from fttui.engine.protocol.states import RunState
 from tests.support.benchmarks import result
 from tests.support.journaled import records

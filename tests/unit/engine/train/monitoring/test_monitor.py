@@ -33,7 +33,7 @@ from fttui.engine.protocol.events import (
     ProbationEnded,
     RolledBack,
 )
-from fttui.engine.protocol.races.variant_curve import VariantCurve, VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep, variant_steps
 from fttui.engine.protocol.settings import RunSettings
 from fttui.engine.run.checkpoint_store import CheckpointStore, Manifest
 from fttui.engine.train.monitoring.anomaly_monitor import AnomalyMonitor
@@ -507,13 +507,10 @@ def test_a_result_of_a_benchmark_is_recorded_and_joins_its_checkpoint(scene: Sce
 
 
 def test_the_curve_of_a_variant_follows_its_note_step_by_step(scene: Scene) -> None:
-    curve = VariantCurve(
-        variant="lr 2e-4", losses={5: 2.0, 6: 1.5}, evaluations={6: {"loss": 1.75}}
-    )
-    first = AddNote(text="race, variant 1 of 2", curve=curve)
+    steps = variant_steps("lr 2e-4", {5: 2.0, 6: 1.5, 7: 1.25}, {6: {"loss": 1.75}})
+    first = AddNote(text="race, variant 1 of 2", steps=steps[:2])
     assert scene.monitor.noted(first, "ann") == "recorded 2 steps"
-    more = VariantCurve(variant="lr 2e-4", losses={7: 1.25})
-    assert scene.monitor.noted(AddNote(text="", curve=more), "ann") == "recorded 1 step"
+    assert scene.monitor.noted(AddNote(text="", steps=steps[2:]), "ann") == "recorded 1 step"
     assert scene.log.of(NoteAdded) == [NoteAdded(text="race, variant 1 of 2", issuer="ann")]
     assert scene.log.of(VariantStep) == [
         VariantStep(variant="lr 2e-4", at=5, loss=2.0),

@@ -9,7 +9,7 @@ import pytest
 
 from fttui.engine.errors import EngineGone, FttuiError, TrainingFailed
 from fttui.engine.protocol.commands import AddNote, AnyCommand
-from fttui.engine.protocol.races.variant_curve import MOST_STEPS, VariantCurve, VariantStep
+from fttui.engine.protocol.races.variant_step import VariantStep, variant_steps
 from fttui.engine.protocol.settings import RunSettings
 from fttui.tui.cli.experiments.conduct import Race, Telling
 from fttui.tui.cli.experiments.run_driver import Applied, Progress, TrainedSteps
@@ -224,11 +224,11 @@ class Noting(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        self.curves: list[tuple[int, str, VariantCurve]] = []
+        self.curves: list[tuple[int, str, tuple[VariantStep, ...]]] = []
 
     def send(self, command: AnyCommand, reason: str) -> Applied:
-        if isinstance(command, AddNote) and command.curve is not None:
-            self.curves.append((self.state.timeline, command.text, command.curve))
+        if isinstance(command, AddNote) and command.steps:
+            self.curves.append((self.state.timeline, command.text, command.steps))
         return super().send(command, reason)
 
 
@@ -237,8 +237,10 @@ def test_the_curves_of_the_others_are_journaled_each_on_a_timeline_of_its_own() 
     state, race = raced(model)
     race.go_on(state.best)
     others = [n for n in range(5) if n != state.kept]
-    assert [one.variant for _, _, one in model.curves] == [state.plan[n].label for n in others]
-    assert [one.losses for _, _, one in model.curves] == [state.variants[n].losses for n in others]
+    for n, (_, _, steps) in zip(others, model.curves, strict=True):
+        assert {one.variant for one in steps} == {state.plan[n].label}
+        assert {one.at: one.loss for one in steps} == state.variants[n].losses
+        assert steps[-1].metrics == state.variants[n].evaluations[steps[-1].at]
     timelines = [timeline for timeline, _, _ in model.curves]
     assert timelines == [state.variants[n].timelines[-1] for n in others]
     assert len(set(timelines)) == len(others)
@@ -248,13 +250,28 @@ def test_the_curves_of_the_others_are_journaled_each_on_a_timeline_of_its_own() 
     assert len(model.curves) == len(others)
 
 
-def test_a_long_curve_is_journaled_in_parts() -> None:
-    losses = dict.fromkeys(range(1, 2 * MOST_STEPS + 2), 1.0)
-    curve = VariantCurve(variant="lr 1", losses=losses, evaluations={MOST_STEPS: {"loss": 2.0}})
-    parts = list(curve.parts())
-    assert [len(one.losses) for one in parts] == [MOST_STEPS, MOST_STEPS, 1]
-    assert [step for one in parts for step in one.steps()] == list(curve.steps())
-    assert next(curve.steps()) == VariantStep(variant="lr 1", at=1, loss=1.0)
+def test_a_long_curve_is_journaled_with_several_notes_of_which_the_first_has_a_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fttui.tui.cli.experiments.side_race.MOST_STEPS", 15)
+    model = Noting()
+    state, race = raced(model)
+    race.go_on(state.best)
+    first = state.variants[0].timelines[-1]
+    parts = [(bool(text), len(steps)) for on, text, steps in model.curves if on == first]
+    assert parts[0] == (True, 15)
+    assert not any(told for told, _ in parts[1:])
+    assert max(count for _, count in parts) == 15
+    assert sum(count for _, count in parts) == len(state.variants[0].losses)
+
+
+def test_steps_with_an_evaluation_alone_are_steps_of_a_variant_too() -> None:
+    steps = variant_steps("lr 1", {1: 2.0, 3: 1.0}, {2: {"loss": 1.5}, 3: {"loss": 1.25}})
+    assert steps == (
+        VariantStep(variant="lr 1", at=1, loss=2.0),
+        VariantStep(variant="lr 1", at=2, metrics={"loss": 1.5}),
+        VariantStep(variant="lr 1", at=3, loss=1.0, metrics={"loss": 1.25}),
+    )
 
 
 def test_a_difference_of_the_second_training_is_noted() -> None:
