@@ -42,7 +42,7 @@ def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
     import pyarrow.parquet
 
     try:
-        file = pyarrow.parquet.ParquetFile(content)
+        file = pyarrow.parquet.ParquetFile(content, page_checksum_verification=True)
         groups, number = list(range(file.num_row_groups)), 0
         while groups and (rows := file.metadata.row_group(groups[0]).num_rows) <= reading.to_skip:
             reading.to_skip -= rows
@@ -50,7 +50,7 @@ def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
             groups.pop(0)
         batches = file.iter_batches(row_groups=groups) if groups else ()
         yield from _rows_of_batches(batches, path, number, reading)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
         raise DataError(
             f"{path}: not readable as Parquet: {one_line(error)}; write the file again"
         ) from None
@@ -77,7 +77,7 @@ def _arrow_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
     try:
         with pyarrow.memory_map(str(content)) as file:
             yield from _rows_of_batches(_arrow_batches(file), path, 0, reading)
-    except (pyarrow.ArrowException, OSError, ValueError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
         raise DataError(
             f"{path}: not readable as Arrow: {one_line(error)}; write the file again"
         ) from None
@@ -161,18 +161,22 @@ def _cells_of_rows(batch: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _cells(column: Any) -> list[Any]:
-    """Return the values of a column; a cell that cannot be converted does not hide the others."""
+    """Return the values of a column; a cell that cannot be converted does not hide the others.
+
+    A time that Python cannot represent is the stored number.
+    """
     # Maps become objects, which takes several times as long, also for columns without maps.
     maps = "strict" if _has_maps(column.type) else None
     try:
         found: list[Any] = column.to_pylist(maps_as_pydicts=maps)
     except (ArithmeticError, LookupError, ValueError):
-        return [_cell(one, maps) for one in column]
+        numbers = _with_numbers(column)
+        return [_cell(one, other, maps) for one, other in zip(column, numbers, strict=True)]
     return found
 
 
-def _cell(cell: Any, maps: str | None) -> Any:
-    """Return the value of one cell; a time that Python cannot represent is the stored number."""
+def _cell(cell: Any, with_numbers: Any, maps: str | None) -> Any:
+    """Return the value of one cell; `with_numbers` is the cell with numbers in place of times."""
     try:
         return cell.as_py(maps_as_pydicts=maps)
     except UnicodeDecodeError:
@@ -181,9 +185,34 @@ def _cell(cell: Any, maps: str | None) -> Any:
         if "duplicate key" in str(error):
             with warnings.catch_warnings(action="ignore"):
                 return _RepeatedKey(cell.as_py(maps_as_pydicts="lossy"))
-        if isinstance(number := getattr(cell, "value", None), int):
-            return number
-        return _Unreadable(one_line(error))
+        if with_numbers is cell:
+            return _Unreadable(one_line(error))
+        return _cell(with_numbers, with_numbers, maps)
+
+
+def _with_numbers(column: Any) -> Any:
+    """Return a column with the stored numbers in place of times; unchanged if it has none."""
+    import pyarrow
+
+    try:
+        return column.cast(_numeric(column.type))
+    except pyarrow.ArrowException:
+        return column
+
+
+def _numeric(kind: Any) -> Any:
+    """Return a type of Arrow with integers in place of times."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_temporal(kind):
+        return pyarrow.int32() if kind.bit_width == 32 else pyarrow.int64()
+    if types.is_struct(kind):
+        return pyarrow.struct([one.with_type(_numeric(one.type)) for one in kind])
+    if types.is_list(kind) or types.is_large_list(kind):
+        make = pyarrow.list_ if types.is_list(kind) else pyarrow.large_list
+        return make(kind.value_field.with_type(_numeric(kind.value_type)))
+    return kind
 
 
 def _row(names: list[str], cells: tuple[Any, ...], place: str, reading: Pass) -> Row:

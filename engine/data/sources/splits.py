@@ -87,8 +87,10 @@ def _exact_of(file: Path, folder: Path) -> str | None:
     """
     if (folder / "dataset_dict.json").is_file():
         return file.parts[0]
-    name = _before_number(file)
-    return name if word_of(Path(name)) and _SPLIT_NAME.fullmatch(name) else None
+    found = _SHARD.fullmatch(without_ending(file.name))
+    if found is None or word_of(Path(found[1])) is None:
+        return None
+    return found[1] if _SPLIT_NAME.fullmatch(found[1]) else None
 
 
 def _before_number(file: Path) -> str:

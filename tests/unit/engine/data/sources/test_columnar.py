@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,26 @@ def test_a_time_that_python_lacks_is_the_stored_number(
     rows, findings = read(path)
     assert rows == [{"text": "a", "at": stored}, {"text": "b", "at": None}]
     assert not list(findings)
+
+
+def test_a_time_inside_a_list_of_structs_is_the_stored_number(tmp_path: Path) -> None:
+    kind = pyarrow.list_(pyarrow.struct({"at": pyarrow.timestamp("ms"), "by": pyarrow.string()}))
+    cells = pyarrow.array([[{"at": 2**61, "by": "x"}], [{"at": 0, "by": None}]], kind)
+    rows, _ = read(parquet(tmp_path, m=cells))
+    assert [row["m"] for row in rows] == [
+        [{"at": 2**61, "by": "x"}],
+        [{"at": datetime(1970, 1, 1)}],
+    ]
+
+
+def test_content_that_differs_from_its_checksum_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "d.parquet"
+    pyarrow.parquet.write_table(
+        TEXTS, path, compression="none", use_dictionary=False, write_page_checksum=True
+    )
+    path.write_bytes(path.read_bytes().replace(b"t123", b"t923", 1))
+    with pytest.raises(DataError, match=r"not readable as Parquet: .*CRC"):
+        read(path)
 
 
 def test_a_map_with_a_key_twice_is_counted(tmp_path: Path) -> None:

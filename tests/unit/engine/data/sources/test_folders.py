@@ -62,6 +62,12 @@ def test_the_splits_of_a_saved_dataset_are_its_folders(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+@pytest.mark.parametrize("names", [("train1", "train2"), ("more_train", "train"), ("a", "b")])
+def test_files_of_one_split_are_read_together(tmp_path: Path, names: tuple[str, str]) -> None:
+    put(tmp_path, **{f"{name}.jsonl": row(name) for name in names}, **{"test.jsonl": row("t")})
+    assert texts(tmp_path) == list(names)
+
+
 @pytest.mark.parametrize("name", ["dev", "train_sft", "prefs"])
 def test_a_split_may_have_any_name(tmp_path: Path, name: str) -> None:
     put(tmp_path, **{f"{name}.jsonl": row("a"), "other.jsonl": row("b")})
