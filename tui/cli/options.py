@@ -236,6 +236,11 @@ def say_wrapped(text: str) -> None:
     say("\n".join(wrapped(text, width)) if width else text)
 
 
+def say_line(text: str) -> None:
+    """Print a line of a report: a sentence wrapped, but a line with a command to copy whole."""
+    (say if "fttui " in text else say_wrapped)(text)
+
+
 def wrapped(text: str, width: int) -> list[str]:
     """Return a sentence as lines of at most `width` cells, a number together with its unit."""
     kept = re.sub(r"(?<=\d) (?=[KMGT]iB\b|%|s\b)", "\N{NO-BREAK SPACE}", text)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 
 from fttui.engine.protocol.benchmarks.result import BenchmarkResult
 
@@ -11,6 +13,7 @@ from .prompts import ParsedInput
 
 FORMS = "hellaswag,arc_easy --limit 100 --base"
 _WITH_VALUE = ("--include-path", "--limit", "--fewshot", "--device", "--batch")
+_PROGRESS = re.compile(r"(.+?) \d+ %")
 _ALONE = ("--base", "--chat-template")
 
 
@@ -87,4 +90,17 @@ def bench_lines(
         if result.error:
             yield result.error
     yield ""
-    yield from (line for line in said if line != command)
+    yield from _without_older_progress([line for line in said if line != command])
+
+
+def _without_older_progress(said: Sequence[str]) -> Iterator[str]:
+    """Yield the printed lines; of several lines in a row about one progress only the last."""
+    for line, following in zip_longest(said, said[1:], fillvalue=""):
+        if not (_name_of(line) and _name_of(line) == _name_of(following)):
+            yield line
+
+
+def _name_of(line: str) -> str:
+    """Return what a line about progress such as `words 77 %` is about; empty for other lines."""
+    found = _PROGRESS.fullmatch(line.strip())
+    return "" if found is None else found[1]

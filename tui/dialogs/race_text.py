@@ -19,7 +19,7 @@ from ..text.usage import energy_and_money, used_words
 from ..view_model.race.race_state import CPU, LOSS, RaceState, mean_of_second_half
 from ..view_model.race.request import PlannedRace
 from ..view_model.race.rounds import Cost, Round, steps_of
-from ..view_model.race.verdict import CONFIDENCE, Difference
+from ..view_model.race.verdict import CONFIDENCE, FEWEST_STEPS, Difference
 
 if TYPE_CHECKING:
     from ..view_model.app_state import AppState
@@ -77,7 +77,7 @@ def _device_lines(state: RaceState) -> Iterator[str]:
     gpus = [one for one in state.devices if one != CPU]
     parts = [f"GPU {', '.join(gpus)}"] if gpus else []
     if on_cpu := len(state.devices) - len(gpus):
-        parts.append(f"{on_cpu} at a time on the processor")
+        parts.append("the processor" + (f" ({on_cpu} at a time)" if on_cpu > 1 else ""))
     yield f"side by side on {' and '.join(parts)}, each in an engine of its own"
     freed = ", with the memory of its GPU released" if gpus else ""
     yield f"the run is paused meanwhile{freed}; then it trains the steps of the best variant again"
@@ -166,7 +166,7 @@ def _fate(state: RaceState, index: int | None) -> str:
     one = state.variants[index]
     parts = [one.failed] if one.failed else []
     parts += ["ended early"] if one.beaten else []
-    parts += ["the run continues with it"] if state.ended and state.kept == index else []
+    parts += ["kept"] if state.ended and state.kept == index else []
     parts += [f"loss not finite in {fmt.plural(one.not_finite, 'step')}"] if one.not_finite else []
     parts += [f"changed during the race: {remark}" for remark in one.remarks]
     return "; ".join(parts)
@@ -193,7 +193,7 @@ def _verdict(state: RaceState, best: int, second: int) -> str:
     if found is None or not math.isfinite(found.half_width):
         return (
             f"against {label}: too few common steps to say whether the difference is chance; "
-            "race for more --steps"
+            f"race for at least {2 * FEWEST_STEPS - 1} --steps"
         )
     level = f"{CONFIDENCE:.0%}" if len(state.variants) == 2 else f"{CONFIDENCE:.0%} for all pairs"
     measured = (
@@ -319,7 +319,7 @@ def page_lines(
         f"race {' '.join(race.words)} from step {race.base_step}: {count}, compared by {race.by}"
     )
     if race.ended and not conducted:
-        yield "no race is running; this is the newest one, which has ended"
+        yield "this race has ended; no race is running"
     yield from [] if race.ended else _present(race, state.run, conducted, step_s)
     yield ""
     yield from table_lines(race)

@@ -16,6 +16,8 @@ from .base import RunScreen
 
 LOOK_S = 1.0
 """Seconds between two looks at the output of the process."""
+LINES = 200
+"""Lines of that output which are read; most of them are about progress, and only one is shown."""
 
 
 class BenchPage(RunScreen):
@@ -47,7 +49,7 @@ class BenchPage(RunScreen):
 
     async def _look(self) -> None:
         self._runs = await asyncio.to_thread(lambda: self._started.runs)
-        self._said = await asyncio.to_thread(last_words, self._run, BENCH_LOG)
+        self._said = await asyncio.to_thread(last_words, self._run, BENCH_LOG, LINES)
         if not self._runs:
             self.query_one("#text").border_subtitle = "esc: back"
         self.fttui.redraw()

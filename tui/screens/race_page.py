@@ -103,3 +103,7 @@ class RacePage(RunScreen):
             await asyncio.to_thread(self._source.interrupt)
         except FttuiError as error:
             self.fttui.tell(str(error), title="race")
+            return
+        self.fttui.tell(
+            "the race is being interrupted; the run pauses", "information", title="race"
+        )

@@ -50,6 +50,7 @@ from ..options import (
     add_trust_code,
     name_and_step,
     say,
+    say_line,
 )
 from ..preflight.training_packages import require_training_packages
 
@@ -237,10 +238,17 @@ def _show(run: RunDirectory, known: RaceState | None) -> int:
         raise ConfigError(
             f"no settings to try on {run.id}; for example: fttui race {run.id} lr=1e-4,2e-4"
         )
-    price = known_ends(run).tally.price
-    for line in (*table_lines(known), *verdict_lines(known), *side_lines(known, price)):
-        say(line)
+    _say_results(run, known)
     return 0
+
+
+def _say_results(run: RunDirectory, state: RaceState, *after: str) -> None:
+    """Print table and verdict of a race, then further lines, and what training beside it adds."""
+    for row in table_lines(state):
+        say(row)
+    price = known_ends(run).tally.price
+    for line in (*verdict_lines(state), *after, *side_lines(state, price)):
+        say_line(line)
 
 
 def _begin(
@@ -253,7 +261,7 @@ def _begin(
     planned = plan_race(run, _request(step, settings, options))
     state = planned.state
     for line in planned_lines(planned):
-        say(line)
+        say_line(line)
     if not options.yes and not _confirmed():
         say("nothing was changed")
         return 0
@@ -377,10 +385,7 @@ def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
         lines = "\n".join(unfinished_lines(state, run.id))
         error.args = (f"{error} {where} of a race\n{lines}",)
         raise
-    for line in (*table_lines(state), *verdict_lines(state), gone_on_line(state)):
-        say(line)
-    for line in side_lines(state, known_ends(run).tally.price):
-        say(line)
+    _say_results(run, state, gone_on_line(state))
     return 0
 
 

@@ -27,7 +27,7 @@ from ...view_model.sweep.search_space import FORM, Axis, label, parse_space
 from ...view_model.sweep.sweep_plan import Pruner, Sampler, SweepPlan, TrialResult, best_of
 from ...view_model.sweep.trial_record import TrialRecord
 from ..data_check.process import ProgressLine
-from ..options import Commands, add_resume, add_runs_dir, say
+from ..options import Commands, add_resume, add_runs_dir, say, say_line
 from ..preflight.extras import require_package
 from ..preflight.training_packages import require_training_packages
 from .devices import OnDevice
@@ -175,13 +175,13 @@ def _begin(root: Path, path: Path, options: argparse.Namespace, limit_s: float |
     count, devices = trials_of(plan, space), parse_devices(options.devices, config.train.devices)
     require_present(devices)
     for line in plan_lines(plan, space, count, every_set):
-        say(line)
+        say_line(line)
     if options.by is None and plan.by == LOSS:
-        say(f"note: compared by the training loss, because {path} has no evaluation data")
+        say_line(f"note: compared by the training loss, because {path} has no evaluation data")
     times, source = measured(root, path)
     at_once = max(1, min(len(devices), count))
     price = price_of(config)
-    say(cost_line(plan, count, times, config.checkpoint.keep, source, price, at_once=at_once))
+    say_line(cost_line(plan, count, times, config.checkpoint.keep, source, price, at_once=at_once))
     if not options.yes and not _confirmed():
         say("nothing was started")
         return 0
@@ -276,7 +276,7 @@ def _say_results(
     for line in table_lines(plan, space, trials):
         say(line)
     for line in result_lines(plan, space, trials, str(folder.best)):
-        say(line)
+        say_line(line)
 
 
 def _train(
@@ -391,7 +391,7 @@ def _telling(
         if trial is not None:
             steps.pop(trial.number, None)
         which = None if trial is None else (trial.number, trial.values)
-        say(broken_line(space, which, error, training))
+        say_line(broken_line(space, which, error, training))
 
     return SweepTelling(progress, finished, broke)
 

@@ -14,7 +14,7 @@ from ...text.usage import energy_and_money
 from ...view_model.history.same_batches import unpaired_settings
 from ...view_model.race.race_state import LOSS, mean_of_second_half
 from ...view_model.race.rounds import MeasuredTimes
-from ...view_model.race.verdict import CONFIDENCE, Difference, paired_difference
+from ...view_model.race.verdict import CONFIDENCE, FEWEST_STEPS, Difference, paired_difference
 from ...view_model.sweep.search_space import Axis, label, points
 from ...view_model.sweep.sweep_plan import (
     FAILURES,
@@ -281,7 +281,10 @@ def _verdict(
         return
     found = difference(space, best, others[0], len(others))
     if found is None or found.half_width == float("inf"):
-        yield "too few common steps to say whether chance explains the difference to the second"
+        yield (
+            "too few common steps to say whether chance explains the difference to the second; it "
+            f"takes at least {2 * FEWEST_STEPS - 1} --steps"
+        )
         return
     how = "does not explain" if found.beyond_chance else "explains"
     yield (

@@ -92,6 +92,9 @@ def race_lock(run: RunDirectory) -> Iterator[None]:
         if not lock_within(lock, fcntl.LOCK_EX, PATIENCE_S):
             raise FttuiError(f"another process is running a race of {run.id}; wait until it ends")
         lock.truncate(0)
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+            # A shell script starts its background jobs so; `interrupt_race` would have no effect.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         lock.write(str(os.getpid()).encode())
         lock.flush()
         yield

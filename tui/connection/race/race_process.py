@@ -154,6 +154,6 @@ def _start(
         )
 
 
-def last_words(run: RunDirectory, file: str = RACE_LOG) -> list[str]:
+def last_words(run: RunDirectory, file: str = RACE_LOG, count: int = _LINES) -> list[str]:
     """Return the last lines that the newest race, or the process of another log, has printed."""
-    return last_lines(run.path / file, _LINES)
+    return last_lines(run.path / file, count)

@@ -85,8 +85,13 @@ class LocalRace:
         return None if earlier else race
 
     def interrupt(self) -> None:
-        """Let the process of the race pause the run and end."""
-        interrupt_race(self._run)
+        """Let the process of the race pause the run and end.
+
+        Raises:
+            FttuiError: no process conducts a race any more.
+        """
+        if not interrupt_race(self._run):
+            raise FttuiError(f"no race of {self._run.id} is running")
 
     def close(self) -> None:
         """Nothing is open."""

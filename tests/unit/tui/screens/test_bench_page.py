@@ -18,7 +18,7 @@ from fttui.tui.connection.race.race_process import (
     running_bench,
     start_bench,
 )
-from fttui.tui.dialogs.bench_prompt import bench_arguments, read_bench
+from fttui.tui.dialogs.bench_prompt import bench_arguments, bench_lines, read_bench
 from fttui.tui.screens.bench_page import BenchPage
 from fttui.tui.screens.handlers import bench
 from tests.support.benchmarks import result
@@ -131,6 +131,14 @@ async def test_the_measurement_of_another_app_is_named_and_followed(
         app.screen.run_worker(app.screen._look())  # type: ignore[attr-defined]
         await until(pilot, lambda: "ended" in text_of(app))
     assert running_bench(run) is None
+
+
+def test_of_a_progress_only_the_newest_line_is_shown() -> None:
+    said = ["fttui bench a", "measuring a", "words 3 %", "words 100 %", "more 5 %", "done"]
+    lines = list(bench_lines("fttui bench a", True, None, said, []))
+    assert lines == [
+        "fttui bench a", "measuring …", "", "measuring a", "words 100 %", "more 5 %", "done",
+    ]  # fmt: skip
 
 
 async def test_a_run_on_another_machine_names_the_command_to_type_there() -> None:

@@ -104,7 +104,7 @@ async def test_a_race_is_asked_for_priced_started_and_followed(
         process.code = 0
         app.screen.run_worker(app.screen._look())  # type: ignore[attr-defined]
         await until(pilot, lambda: "best: lr 2e-4" in text_of(app))
-        assert "the run continues with it" in text_of(app)
+        assert "kept" in text_of(app)
         assert "the race continues" not in text_of(app)
 
 
@@ -169,7 +169,7 @@ async def test_a_race_that_another_process_begins_replaces_the_ended_one(tmp_pat
     async with driven(FakeSession(eventful()), folder=run.path) as (app, pilot):
         page = RacePage(LocalRace(run))
         await app.push_screen(page)
-        await until(pilot, lambda: "no race is running; this is the newest one" in text_of(app))
+        await until(pilot, lambda: "this race has ended; no race is running" in text_of(app))
         with race_lock(run):
             await page._look()
             await until(pilot, lambda: "the race begins" in text_of(app))

@@ -68,7 +68,7 @@ def test_the_table_has_the_best_variant_first_and_what_became_of_each() -> None:
     head, best, second, left = table_lines(raced())
     assert head.split() == ["#", "variant", "steps", "eval.loss", "loss", "against", "best"]
     assert best.split()[:6] == ["1", "lr", "2e-4", "80", "1.900", "2.288"]
-    assert best.endswith("the run continues with it")
+    assert best.endswith("–  kept")
     assert second.split()[:4] == ["2", "lr", "1e-4", "80"]
     assert second.split()[6].startswith("+0.0")
     assert second.split()[7] == "±"
@@ -264,7 +264,7 @@ def test_another_race_waits_for_the_end_of_an_interrupted_one(
 def test_the_plan_says_where_variants_train_and_that_the_run_trains_the_best_again() -> None:
     state = RaceState(words=["lr=1e-4,2e-4"], steps=80, by="loss", devices=["1", "cpu", "cpu"])
     text = "\n".join(plan_lines(state, "mine", LearningRate(2e-4, 1.0), "step 400", "best"))
-    assert "side by side on GPU 1 and 2 at a time on the processor" in text
+    assert "side by side on GPU 1 and the processor (2 at a time), each in an engine" in text
     assert "with the memory of its GPU released; then it trains the steps of the best" in text
 
 

@@ -39,14 +39,17 @@ with race_lock(RunDirectory(Path(sys.argv[1]))):
 """
 
 
-def test_one_process_conducts_a_race_and_it_can_be_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("handling", [signal.SIG_DFL, signal.SIG_IGN], ids=["usual", "background"])
+def test_one_process_conducts_a_race_and_it_can_be_interrupted(
+    tmp_path: Path, handling: signal.Handlers
+) -> None:
     run = make_run(tmp_path)
     assert conducted_by(run) is None
     assert not interrupt_race(run)
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(run.path)],
         stdout=subprocess.PIPE,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, handling),
     )
     assert holder.stdout is not None
     assert holder.stdout.readline() == b"held\n"
