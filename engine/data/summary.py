@@ -81,7 +81,7 @@ def summarize(
         duplicates=len(records) - len({json.dumps(one) for one in texts}),
         empty=sum(any(not text.strip() for _, text in one) for one in texts),
         first=texts[0],
-        section=_section(config, source, records),
+        section=_section(config, source, split, records),
     )
     if tokenizer is not None:
         return _counted(config, records, tokenizer, progress, findings, summary)
@@ -195,9 +195,11 @@ def _counted(
     )
 
 
-def _section(config: RunConfig, source: str, records: Sequence[Record]) -> str:
-    """Return the part of a configuration, as YAML, that trains on the source."""
+def _section(config: RunConfig, source: str, split: str, records: Sequence[Record]) -> str:
+    """Return the part of a configuration, as YAML, that trains on a split of the source."""
     plain = f"task: {config.task}\ndata:\n  train: {json.dumps(source, ensure_ascii=False)}\n"
+    if split != "train":
+        plain += f"  train_split: {json.dumps(split, ensure_ascii=False)}\n"
     if config.task != "contrastive":
         return plain
     scored = any(isinstance(one, PairRecord) and one.score is not None for one in records)

@@ -99,6 +99,7 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
     yield f"{summary.source}: {plural(summary.records, 'record')}"
     if not summary.format:
         yield f"columns: {_names(summary.unused)}"
+        yield from _findings(summary)
         return
     yield f"format: {summary.format.replace('_', ' + ')} (task {summary.task})"
     if summary.decision:
@@ -111,11 +112,14 @@ def summary_lines(summary: DataSummary) -> Iterator[str]:
     if summary.tokens:
         yield f"tokens per record: {_lengths(summary.tokens)}"
     yield f"duplicates: {summary.duplicates:,}; records with an empty text: {summary.empty:,}"
-    for found in summary.findings:
-        yield f"finding: {found.line}; {found.remedy}"
+    yield from _findings(summary)
     if not summary.sample:
         yield "first record:"
         yield from (f"  [{name}] {_shortened(text)}" for name, text in summary.first)
+
+
+def _findings(summary: DataSummary) -> Iterator[str]:
+    return (f"finding: {found.line}; {found.remedy}" for found in summary.findings)
 
 
 def _names(columns: Sequence[str]) -> str:

@@ -27,7 +27,7 @@ def check_sources(config: RunConfig) -> list[Problem]:
     sources = (*train, ("data.eval", config.data.eval))
     return [
         *(
-            Problem(key, describe_missing(Path(source).expanduser()))
+            Problem(key, describe_missing(source))
             for key, source in sources
             if source is not None and _is_missing(source)
         ),
@@ -43,6 +43,8 @@ def _is_missing(source: str) -> bool:
     """
     if source.startswith(HUB_FILE):
         return False
+    if not source.strip():
+        return True
     if is_pattern(source):
         return not files_of_pattern(source)
     local = source.endswith(FILE_SUFFIXES) or source.startswith(("~", "/", "./", "../"))
@@ -50,11 +52,14 @@ def _is_missing(source: str) -> bool:
     return local and not (path.is_file() or (path.is_dir() and not source.endswith(FILE_SUFFIXES)))
 
 
-def describe_missing(path: Path) -> str:
+def describe_missing(source: str) -> str:
     """Return the error text for a data file that is missing, with the most similar file name.
 
-    The path may also be a pattern without any file, or a folder with the name of a file.
+    The source may also be empty, a pattern without any file, or a folder with the name of a file.
     """
+    if not source.strip():
+        return "got an empty text, expected a file or a folder; a dot is the current folder"
+    path = Path(source).expanduser()
     if is_pattern(str(path)):
         return (
             f"{path}: no file matches this pattern (current folder: {Path.cwd()}); * stands for "

@@ -142,6 +142,8 @@ class _Reader:
 
     def _all_rows(self, source: str) -> Iterator[Row]:
         path = Path(source).expanduser()
+        if not source.strip():
+            raise DataError(describe_missing(source))
         if path.is_file():
             return self._complete_rows(path)
         if path.is_dir():
@@ -156,7 +158,7 @@ class _Reader:
         looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
         on_hub = _HUB_ID.fullmatch(source) and not looks_like_file
         if not on_hub and not source.startswith(HUB_FILE):
-            raise DataError(describe_missing(path))
+            raise DataError(describe_missing(source))
         start, self._reading.to_skip = self._reading.to_skip, 0
         return hub_rows(source, self._split, start, streaming=self._streaming)
 
@@ -172,7 +174,7 @@ class _Reader:
             DataError: There are no files, or one has no column in common with those before it.
         """
         if not files.read:
-            raise DataError(describe_missing(Path(source).expanduser()))
+            raise DataError(describe_missing(source))
         for reason, unread in (
             (UNREAD_FILES, files.unread),
             (OTHER_SPLITS, files.of_other_splits),

@@ -107,9 +107,12 @@ def _whole(parts: dict[str, str]) -> str:
 
 
 def folder_files(folder: Path) -> list[Path]:
-    """Return the files of a folder and its subfolders, without hidden ones, sorted by name."""
+    """Return the files of a folder and its subfolders, without hidden ones, sorted by name.
+
+    Links to folders are not followed, because the reading of data does not follow them.
+    """
     found: list[Path] = []
-    for parent, folders, names in os.walk(folder, followlinks=True):
+    for parent, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
         found += [Path(parent, name) for name in names if not name.startswith(".")]
     return sorted(file for file in found if file.is_file())

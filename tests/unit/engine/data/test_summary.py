@@ -41,6 +41,15 @@ def test_shape_lengths_duplicates_and_empty_records_are_found(tmp_path: Path) ->
     assert (found.tokens, found.sample, found.problem) == (None, [], "")
 
 
+def test_the_section_names_the_split_that_was_read(tmp_path: Path) -> None:
+    (tmp_path / "test.jsonl").write_text('{"text": "t"}\n')
+    config, tasks = summarizing._config("", str(tmp_path), "")
+    found = summarize(config, tasks, str(tmp_path), "test", None, lambda label, done, total: None)
+    file = tmp_path / "c.yaml"
+    file.write_text(f"model: {{id: a/b}}\ntrain: {{steps: 1}}\n{found.section}")
+    assert load_config(file).config.data.train_split == "test"
+
+
 @pytest.mark.parametrize(("score", "kind"), [({}, "infonce"), ({"score": 0.5}, "cosent")])
 def test_the_section_for_pairs_has_the_loss_that_reads_them(
     tmp_path: Path, score: dict[str, float], kind: str

@@ -83,10 +83,12 @@ def test_json_has_every_field(answer, capsys) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_columns_without_a_format_are_shown_and_refused(answer, capsys, form: str) -> None:
-    answer(DataSummary(source="d.jsonl", records=2, unused=["words"], problem="no format"))
+    plain = DataSummary(source="d.jsonl", records=2, unused=["words"], problem="no format")
+    answer(replace(plain, findings=[CUT]))
     assert main(["data", "d.jsonl", "--format", form]) == 9
     printed = capsys.readouterr()
     assert "words" in printed.out
+    assert CUT.text in printed.out
     assert printed.err == "fttui: no format\n"
 
 

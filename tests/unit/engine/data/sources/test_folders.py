@@ -14,7 +14,8 @@ import pytest
 
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.sources import read_rows
-from fttui.engine.errors import DataError
+from fttui.engine.errors import ConfigError, DataError
+from fttui.engine.run.identity.data_content import folder_files
 
 CARD = "---\nconfigs:\n{}\n---\n# A data set\n"
 CONFIG = "- config_name: {name}\n  data_files:\n  - split: train\n    path: {name}/train-*"
@@ -182,6 +183,15 @@ def test_a_pattern_follows_links_that_lead_back(tmp_path: Path) -> None:
     assert texts(tmp_path / "**/*.jsonl") == ["a"]
 
 
+def test_links_that_lead_back_twice_are_followed_once(tmp_path: Path) -> None:
+    put(tmp_path, **{"sub/a.jsonl": row("a"), ".hidden/b.jsonl": row("b"), "c.jsonl": row("c")})
+    for name in ("one", "two"):
+        (tmp_path / "sub" / name).symlink_to(tmp_path)
+    assert texts(tmp_path / "**/*.jsonl") == ["c", "a"]
+    assert texts(tmp_path / "**/sub/**") == ["a", "c"]
+    assert [one.name for one in folder_files(tmp_path)] == ["c.jsonl", "a.jsonl"]
+
+
 def test_a_subfolder_that_cannot_be_read_is_no_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,6 +206,8 @@ def test_a_subfolder_that_cannot_be_read_is_no_empty_one(
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(DataError, match="closed: the folder cannot be read: Permission denied"):
         read(tmp_path)
+    with pytest.raises(ConfigError, match="closed: the folder cannot be read: Permission denied"):
+        read(tmp_path / "**/*.jsonl")
 
 
 @pytest.mark.parametrize("make", [str, lambda folder: f"{folder}/*.jsonl"])

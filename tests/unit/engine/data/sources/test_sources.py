@@ -84,6 +84,12 @@ def test_something_that_is_no_source_lists_what_is():
         read_rows("not a source!", "train")
 
 
+@pytest.mark.parametrize("source", ["", " "])
+def test_an_empty_source_is_not_the_current_folder(source):
+    with pytest.raises(DataError, match="got an empty text, expected a file or a folder"):
+        read_rows(source, "train")
+
+
 def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
     import datasets
 
