@@ -122,8 +122,7 @@ class Trend(msgspec.Struct, dict=True):
             return None  # no bound below is smaller
         if lift <= _least_lift(sd) * size:
             return None
-        limit = self.tail.limit(probability, LIFT_TAIL, DEPENDENT)
-        if lift <= sd * max(limit, self.tail.outlier_limit()):
+        if lift <= sd * self.tail.limit(probability, LIFT_TAIL, DEPENDENT):
             return None
         self.held, self.highest = 1, lift / sd
         return Lift(lift, level, sd)

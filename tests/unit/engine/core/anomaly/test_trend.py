@@ -38,12 +38,20 @@ def test_a_smaller_lift_is_none_in_the_calmest_run(share: float, found: bool) ->
     assert bool(lifts(settled(), [share * LEAST_LIFT] * FAST_RECORDS)) == found
 
 
-def test_a_second_lift_after_the_return_is_told_and_a_habit_is_not() -> None:
+def test_every_lift_after_a_return_is_told_until_lifts_are_a_habit() -> None:
     trend = settled()
     habit = [1.0] * FAST_RECORDS + [0.0] * 60
     counts = [len(lifts(trend, habit)) for _ in range(12)]
-    assert counts[:2] == [1, 1]
+    assert counts[:4] == [1, 1, 1, 1]
     assert counts[-2:] == [0, 0]
+
+
+@pytest.mark.parametrize("size", [0.8, 1.0, 1.2])
+def test_a_later_lift_need_not_exceed_the_earlier_ones(size: float) -> None:
+    trend = settled()
+    for _ in range(3):
+        assert lifts(trend, [1.0] * FAST_RECORDS + [0.0] * 200)
+    assert lifts(trend, [size] * FAST_RECORDS)
 
 
 def test_nothing_is_judged_before_there_is_a_level() -> None:
