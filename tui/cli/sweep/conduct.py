@@ -24,6 +24,9 @@ MOST_FAILURES = 5
 _EARLY_STOP = "early stop"
 """Issuer of the stop that `train.early_stop` calls for; such a trial has trained enough."""
 _POLL_S = 0.1
+_FEW_REPEATS = 10
+"""Proposals in a row that repeat another trial after which the first combination that was not tried
+is taken, if the space has a limited number of them."""
 _MOST_REPEATS = 50
 """Proposals in a row that repeat an earlier trial after which nothing new is expected."""
 
@@ -167,7 +170,7 @@ class TrialLoop:
 
     def _next(self, before: Sequence[int], deadline: float | None) -> OpenTrial | str:
         """Return the next trial to train; or why there is none, which is empty after the last."""
-        for _ in range(_MOST_REPEATS):
+        for attempt in range(_MOST_REPEATS):
             if (left := self._left()) <= 0 or self._leaving.is_set() or self._broken:
                 return ""
             if deadline is not None and time.monotonic() >= deadline:
@@ -176,8 +179,8 @@ class TrialLoop:
                 return (
                     f"the first {MOST_FAILURES} trials failed, so the next would probably fail too"
                 )
-            trial = self._study.next_trial(self.current)
-            known = repeated(self._study.results(), trial.values)
+            trial = self._study.next_trial(self.current, untried=attempt >= _FEW_REPEATS)
+            known = repeated(self._study.results(), trial.values, self.current)
             if known is None:
                 return trial
             again = replace(known, number=trial.number, same_as=known.number)

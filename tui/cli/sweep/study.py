@@ -10,7 +10,7 @@ from fttui.engine.errors import FttuiError
 from fttui.engine.protocol.thresholds import lower_is_better
 
 from ...view_model.race.race_state import EVAL
-from ...view_model.sweep.search_space import Axis
+from ...view_model.sweep.search_space import MOST_POINTS, Axis, points
 from ...view_model.sweep.sweep_plan import SweepPlan, TrialResult
 from .sweep_folder import SweepFolder
 
@@ -99,11 +99,13 @@ class Study:
         self._study.sampler = _sampler(plan, plan.seed + len(self._study.trials))
         self._distributions = {axis.key: _distribution(axis) for axis in space}
 
-    def next_trial(self, training: Collection[int] = ()) -> OpenTrial:
+    def next_trial(self, training: Collection[int] = (), *, untried: bool = False) -> OpenTrial:
         """Return a trial that was interrupted, or else a new one.
 
         Args:
             training: the numbers of the trials that train now.
+            untried: whether a new one has the first combination that was not tried instead of what
+                the sampler proposes, if the space has a limited number of them.
         """
         import optuna
 
@@ -112,7 +114,9 @@ class Study:
             if interrupted and known.number + 1 not in training:
                 trial = optuna.trial.Trial(self._study, known._trial_id)
                 return OpenTrial(trial, self._values(known.params), known)
-        if self._plan.sampler == "grid":
+        most = points(self._space)
+        limited = most is not None and most <= MOST_POINTS
+        if self._plan.sampler == "grid" or (untried and limited):
             self._enqueue_next_of_grid()
         trial = self._study.ask(self._distributions)
         return OpenTrial(trial, self._values(trial.params), None)

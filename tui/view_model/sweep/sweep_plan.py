@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -88,10 +88,21 @@ def failures(trials: Sequence[TrialResult]) -> Counter[str]:
     return Counter(one.failure or "error" for one in trials if one.state == "failed")
 
 
-def repeated(trials: Sequence[TrialResult], values: dict[str, str]) -> TrialResult | None:
-    """Return the ended trial that had the same settings; None without one.
+def repeated(
+    trials: Sequence[TrialResult], values: dict[str, str], training: Collection[int] = ()
+) -> TrialResult | None:
+    """Return the trial that had the same settings, or trains with them now; None without one.
 
     The seed is the same in all trials, so another one would train the same again.
+
+    Args:
+        trials: all trials.
+        values: the settings.
+        training: the numbers of the trials that train now.
     """
-    ended = (one for one in trials if one.state in ("complete", "pruned") and not one.same_as)
-    return next((one for one in ended if one.values == values), None)
+    counts = (
+        one
+        for one in trials
+        if not one.same_as and (one.state in ("complete", "pruned") or one.number in training)
+    )
+    return next((one for one in counts if one.values == values), None)

@@ -193,6 +193,17 @@ def test_no_trial_begins_after_the_time_limit(tmp_path: Path) -> None:
     assert scene.results() == []
 
 
+def test_a_small_space_is_trained_whole_whatever_the_sampler_proposes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conduct, "_MOST_REPEATS", 3)
+    monkeypatch.setattr(conduct, "_FEW_REPEATS", 2)
+    scene = Scene(tmp_path, ["train.lr=0.1..0.6:0.1", "adapter.r=4,8"], rate)
+    assert scene.train(plan(12, sampler="random")) == ""
+    assert len({tuple(one.values.values()) for one in scene.results()}) == 12
+    assert len(scene.runs.started) == 12
+
+
 class Meeting:
     """Starts the runs of trials once another device starts one, too."""
 
@@ -221,6 +232,17 @@ def test_trials_train_side_by_side_each_once(tmp_path: Path) -> None:
     assert sorted(one.number for one in scene.told) == [1, 2, 3, 4, 5, 6]
     assert [one.state for one in scene.results()] == ["complete"] * 6
     assert len({one.values["train.lr"] for one in scene.results()}) == 6
+
+
+def test_settings_that_train_on_another_device_are_not_trained_twice(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1,0.2,0.3,0.4", "adapter.r=4,8"], rate)
+    barrier = threading.Barrier(4)
+    devices = [Meeting(scene.runs, barrier) for _ in range(4)]
+    assert scene.train(plan(8, sampler="random"), starters=devices) == ""
+    started = [(one["train.lr"], one["adapter.r"]) for one in scene.runs.started]
+    assert len(started) == len(set(started)) == 8
+    assert [one.state for one in scene.results() if not one.same_as] == ["complete"] * 8
+    assert failures(scene.results()) == {}
 
 
 def test_an_error_on_one_device_ends_the_sweep_after_the_trials_that_train(tmp_path: Path) -> None:
@@ -272,7 +294,7 @@ def test_an_error_is_told_at_once_with_its_trial_and_the_others_are_concluded(
 def test_an_error_outside_a_trial_is_told_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(study: Study, training: object) -> OpenTrial:
+    def full(study: Study, training: object, *, untried: bool) -> OpenTrial:
         raise OSError("no space left")
 
     monkeypatch.setattr(Study, "next_trial", full)
