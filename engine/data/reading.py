@@ -10,12 +10,13 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from ..config.data_reasons import REPEATED_IDS
 from ..config.data_reasons.rows import NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, Column, DataSource, RunConfig
 from ..config.tasks import Format
 from .batches.mixing import epoch_order
 from .findings import Findings
-from .records.formats import Record
+from .records.formats import Record, place_of
 from .records.reader import SAMPLE_ROWS, FormatDecision, RecordReader
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
@@ -104,7 +105,15 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
     if data.eval is not None and (data.eval != STDLIB_PAIRS or data.train != STDLIB_PAIRS):
         held, form = _evaluation_records(config, data.eval, findings, progress)
         summaries.append(SourceSummary(data.eval, "eval", form, len(held)))
+    _note_repeated_ids(parts, findings)
     return SourceRecords(parts, evenly_spaced(held, data.eval_limit), summaries, findings)
+
+
+def _note_repeated_ids(parts: Sequence[Sequence[Record]], findings: Findings) -> None:
+    known: set[str] = set()
+    for record in (record for part in parts for record in part):
+        findings.note(REPEATED_IDS, place_of(record), f"id {record.id}", record.id in known)
+        known.add(record.id)
 
 
 def first_records(config: RunConfig, count: int, progress: Progress) -> list[Record]:

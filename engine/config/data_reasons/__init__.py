@@ -11,6 +11,7 @@ from .rows import (
     CHANGED_FILES,
     CONTRADICTING_SCORES,
     DIFFERENT_PROMPTS,
+    EARLY_DIFFERENCE,
     EMPTY_ROWS,
     ENCODING_GUESSED,
     IGNORED_COLUMNS,
@@ -21,10 +22,12 @@ from .rows import (
     MEDIA_COLUMNS,
     MISSING_FILES,
     MISSING_WORDS,
+    MIXED_TEXTS,
     NAN_LABEL,
     NOT_MATCHING,
     OTHER_FORM,
     OTHER_SPLITS,
+    OWN_NEGATIVES,
     PADDING_NULLS,
     PROMPT_IGNORED,
     PROMPT_REPEATED,
@@ -78,6 +81,24 @@ UNUSED_NEGATIVES = Reason(
     "have negatives, which the losses of scored pairs do not use",
     "remove the negatives, or set contrastive.kind: infonce",
     limit=0.0,
+)
+SURPLUS_NEGATIVES = Reason(
+    "surplus-negatives",
+    "records",
+    "have more negatives than contrastive.hard_negatives, so that the last ones are not used",
+    "set contrastive.hard_negatives to the number of negatives to use",
+)
+REPEATED_IDS = Reason(
+    "repeated-ids",
+    "records",
+    "have the id of an earlier record, so that quarantine keeps both out",
+    "give every record an id of its own, or leave the column out: data.columns: {id: null}",
+)
+SEVERAL_EOS = Reason(
+    "several-eos",
+    "records",
+    "end with several end-of-sequence tokens, of which one is kept",
+    "end the texts without this token, because one is added to every text",
 )
 DUPLICATES = Reason(
     "duplicates",
@@ -204,6 +225,32 @@ NO_END_MARK = Reason(
     "set data.template to a template that ends every turn with an end-of-turn token",
     limit=0.5,
 )
+CHANGED_TEXT = Reason(
+    "changed-text",
+    "messages",
+    "with text that the chat template changes, such as its capitals or its white space",
+    "set data.template to a template that writes the text as it is stored",
+    limit=0.0,
+)
+TRIMMED_TEXT = Reason(
+    "trimmed-text",
+    "messages",
+    "with white space at an end that the chat template removes",
+    "set data.template to a template that keeps it, if it matters",
+)
+IGNORED_KEYS = Reason(
+    "ignored-keys",
+    "messages",
+    "with keys that the chat template does not write, although they may hold what to learn",
+    "move the texts to content or reasoning_content, or remove the keys",
+    limit=0.0,
+)
+UNREAD_MESSAGE_KEYS = Reason(
+    "unread-message-keys",
+    "messages",
+    "with keys that the chat template does not write",
+    "set data.template to a template that writes them, if they matter",
+)
 CALLS_LEFT_OUT = Reason(
     "calls-left-out",
     "messages",
@@ -277,6 +324,9 @@ REASONS: tuple[Reason, ...] = (
     MISSING_WORDS,
     PROMPT_REPEATED,
     DIFFERENT_PROMPTS,
+    EARLY_DIFFERENCE,
+    MIXED_TEXTS,
+    OWN_NEGATIVES,
     CONTRADICTING_SCORES,
     UNLABELLED,
     NOT_MATCHING,
@@ -289,6 +339,8 @@ REASONS: tuple[Reason, ...] = (
     SAME_COMPLETIONS,
     NO_SCORE,
     UNUSED_NEGATIVES,
+    SURPLUS_NEGATIVES,
+    REPEATED_IDS,
     DUPLICATES,
     DROPPED_DUPLICATES,
     EVAL_OVERLAP,
@@ -307,6 +359,11 @@ REASONS: tuple[Reason, ...] = (
     EMPTY_ANSWERS,
     UNLEARNED_TURNS,
     NO_END_MARK,
+    CHANGED_TEXT,
+    TRIMMED_TEXT,
+    SEVERAL_EOS,
+    IGNORED_KEYS,
+    UNREAD_MESSAGE_KEYS,
     CALLS_LEFT_OUT,
     TOOLS_LEFT_OUT,
     MESSAGES_LEFT_OUT,

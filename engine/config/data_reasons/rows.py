@@ -35,9 +35,16 @@ PROMPT_REPEATED = Reason(
 DIFFERENT_PROMPTS = Reason(
     "different-prompts",
     "records",
-    "have chosen and rejected conversations in which the user says different things",
+    "have chosen and rejected conversations that differ first in a turn of the user, or in length",
     "give both the same turns of the user, so that they differ only in the answers",
     limit=0.05,
+)
+EARLY_DIFFERENCE = Reason(
+    "early-difference",
+    "records",
+    "have chosen and rejected conversations that go on after their first different answer, so that "
+    "several answers are compared at once",
+    "end both conversations with the first answer in which they differ",
 )
 NAN_LABEL = Reason(
     "nan-label",
@@ -92,7 +99,7 @@ INVALID_ROWS = Reason(
     "invalid-rows",
     "records",
     "left out: a column or a message of the row has a value that cannot be read",
-    "correct or remove these rows; fttui data FILE shows the first of them",
+    "correct or remove these rows",
     limit=0.0,
     drops=True,
 )
@@ -225,4 +232,19 @@ TABLE_LINES = Reason(
     "read as plain text, although their lines have the cells of a table",
     "give the file the ending .tsv or .csv, and a first row with the names of the columns",
     limit=0.0,
+)
+MIXED_TEXTS = Reason(
+    "mixed-texts",
+    "records",
+    "differ from the first ones of the source in whether they are plain text or conversations, "
+    "and the chat template is used for conversations alone",
+    "write all records of a source in one of the two ways",
+    limit=0.0,
+)
+OWN_NEGATIVES = Reason(
+    "own-negatives",
+    "records",
+    "have a negative with the text of their positive or their anchor",
+    "remove these negatives; contrastive.mask_duplicates leaves them out of the loss",
+    limit=0.05,
 )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from ...config.data_reasons import (
     CALLS_LEFT_OUT,
+    CHANGED_TEXT,
     EMPTY_ANSWERS,
+    IGNORED_KEYS,
     LAST_REASONING_LEFT_OUT,
     MASKED_TURNS,
     MESSAGES_LEFT_OUT,
@@ -16,15 +19,26 @@ from ...config.data_reasons import (
     REASONING_LEFT_OUT,
     ROLE_NOT_FOUND,
     TOOLS_LEFT_OUT,
+    TRIMMED_TEXT,
     UNLEARNED_TURNS,
+    UNREAD_MESSAGE_KEYS,
 )
 from ..findings import Findings
 from ..records.messages import TURN_WEIGHT
-from .messages import Message, Turns, without_reasoning
+from .marks import Kind
+from .messages import Message, Turns, further_keys, without_reasoning
 from .targets import ChatTargets, TargetFinder
-from .template import ChatTemplate, TemplateTokenizer, Tools
+from .template import ChatTemplate, Rendered, TemplateTokenizer, Tools
 
 ASSISTANT = "assistant"
+MEANINGFUL_KEYS = frozenset(
+    {
+        *("analysis", "rationale", "thoughts", "thought", "cot", "chain_of_thought", "scratchpad"),
+        *("explanation", "context", "documents", "document", "prefix", "instruction", "input"),
+        *("output", "response", "answer", "prompt", "system", "tools", "functions"),
+    }
+)
+"""Keys of messages that may hold what should be learned; not reading them needs consent."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +96,18 @@ class ConversationReader:
     def whole(self, conversation: Conversation) -> str:
         """Return a conversation as text, of which everything is learned; empty without turns.
 
+        What the template leaves out or changes is noted in the findings.
+
         Raises:
             DataError: There is no chat template, or it rejects the conversation.
         """
         turns = self._turns(conversation)
         if not turns:
             return ""
-        return self._template.render(turns, conversation.tools, conversation.place).text
+        rendered = self._template.render(turns, conversation.tools, conversation.place)
+        self._findings.counted("messages", len(turns))
+        self._note_losses(conversation, turns, rendered, self._found(conversation, turns, rendered))
+        return rendered.text
 
     def read(self, conversation: Conversation) -> tuple[str, tuple[WeightedSpan, ...]]:
         """Return a conversation as text, and its targets in order.
@@ -104,10 +123,9 @@ class ConversationReader:
             return "", ()
         rendered = self._template.render(turns, conversation.tools, place)
         wanted = self._wanted(turns, conversation.first, place)
-        found = self._finder.find(turns, conversation.tools, rendered, wanted)
-        self._note(turns, found, wanted, place)
-        if self._template.ignores_tools(turns, conversation.tools, rendered):
-            self._findings.note(TOOLS_LEFT_OUT, place)
+        found = self._found(conversation, turns, rendered, wanted)
+        self._note_targets(turns, found, wanted, place)
+        self._note_losses(conversation, turns, rendered, found, wanted)
         spans = [
             WeightedSpan(*span, turns[target.turn].get(TURN_WEIGHT, 1.0))
             for target in found.turns
@@ -137,21 +155,79 @@ class ConversationReader:
         self._findings.note(MASKED_TURNS, place, count=len(mine) - len(wanted))
         return wanted
 
-    def _note(self, turns: Turns, found: ChatTargets, wanted: Sequence[int], place: str) -> None:
+    def _found(
+        self,
+        conversation: Conversation,
+        turns: Turns,
+        rendered: Rendered,
+        wanted: Sequence[int] = (),
+    ) -> ChatTargets:
+        return self._finder.find(turns, conversation.tools, rendered, wanted)
+
+    def _note_targets(
+        self, turns: Turns, found: ChatTargets, wanted: Sequence[int], place: str
+    ) -> None:
         note = self._findings.note
         bare = [target for target in found.turns if not target.ended]
         note(NO_END_MARK, place, count=len(bare))
         note(EMPTY_ANSWERS, place, count=any(_is_empty(turns[n]) for n in wanted))
-        calls = {n for n, kinds in found.left_out.items() if "call" in kinds}
-        note(CALLS_LEFT_OUT, place, count=len(calls))
-        note(UNLEARNED_TURNS, place, count=len(set(found.lost) - calls))
-        without = {n for n, kinds in found.left_out.items() if "reasoning" in kinds}
+        note(UNLEARNED_TURNS, place, count=len(set(found.lost) - _without(found, "call")))
+
+    def _note_losses(
+        self,
+        conversation: Conversation,
+        turns: Turns,
+        rendered: Rendered,
+        found: ChatTargets,
+        wanted: Sequence[int] = (),
+    ) -> None:
+        """Note what the template leaves out of a conversation, or changes."""
+        note, place = self._findings.note, conversation.place
+        if self._template.ignores_tools(turns, conversation.tools, rendered):
+            note(TOOLS_LEFT_OUT, place)
+        note(CALLS_LEFT_OUT, place, count=len(_without(found, "call")))
+        self._note_text(turns, rendered, found, place)
+        self._note_keys(
+            turns, self._template.unread_keys(turns, conversation.tools, rendered), place
+        )
+        without = _without(found, "reasoning")
         last = {n for n in without if n in wanted and _is_last_answer(turns, n)}
         note(LAST_REASONING_LEFT_OUT, place, count=len(last))
         note(REASONING_LEFT_OUT, place, count=len(without - last))
-        gone = [n for n, kinds in found.left_out.items() if "content" in kinds]
-        gone = [n for n in gone if n not in found.lost]
+        gone = sorted(_without(found, "content") - set(found.lost))
         note(MESSAGES_LEFT_OUT, place, _roles("role", [turns[n] for n in gone]), count=len(gone))
+
+    def _note_text(self, turns: Turns, rendered: Rendered, found: ChatTargets, place: str) -> None:
+        changed = found.changed - set(found.lost)
+        roles = _roles("role", [turns[n] for n in sorted(changed)])
+        self._findings.note(CHANGED_TEXT, place, roles, count=len(changed))
+        trimmed = [
+            n
+            for n, turn in enumerate(turns)
+            if n not in found.changed | found.left_out.keys() and _is_trimmed(turn, rendered.text)
+        ]
+        self._findings.note(TRIMMED_TEXT, place, count=len(trimmed))
+
+    def _note_keys(self, turns: Turns, unread: Sequence[str], place: str) -> None:
+        """Note the messages with keys that are not read, once each, by what the keys may hold."""
+        ignored = [key for key in unread if key.lower() in MEANINGFUL_KEYS]
+        rest = [key for key in unread if key not in ignored]
+        for reason, keys in ((IGNORED_KEYS, ignored), (UNREAD_MESSAGE_KEYS, rest)):
+            count = sum(not set(keys).isdisjoint(further_keys(turn)) for turn in turns)
+            self._findings.note(reason, place, ", ".join(keys), count=count)
+
+
+def _without(found: ChatTargets, kind: Kind) -> set[int]:
+    """Return the messages of which the template leaves out strings of a kind."""
+    return {number for number, kinds in found.left_out.items() if kind in kinds}
+
+
+def _is_trimmed(turn: Message, text: str) -> bool:
+    """Whether a content has white space at an end, and stands in the text only without it."""
+    content = turn.get("content")
+    if not isinstance(content, str) or content == content.strip():
+        return False
+    return content not in text and json.dumps(content, ensure_ascii=False)[1:-1] not in text
 
 
 def _is_last_answer(turns: Turns, number: int) -> bool:

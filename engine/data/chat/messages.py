@@ -29,6 +29,10 @@ _PAIRS = (
     ),
     ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),
 )
+_KNOWN_KEYS = frozenset(
+    {"role", "content", "reasoning_content", "tool_calls", "learned", "loss_weight"}
+)
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
 _CLOSING = frozenset(closes for _, closes in _PAIRS)
 _TAGS = "|".join(re.escape(tag) for pair in _PAIRS for tag in pair)
 REASONING = re.compile(f"({_TAGS})")
@@ -87,6 +91,11 @@ FORMS = tuple(
     for parts, arguments, empty in product((False, True), repeat=3)
 )
 """Every form, in the order in which they are tried."""
+
+
+def further_keys(turn: Message) -> list[str]:
+    """Return the keys of a message with a value that are not those of every conversation."""
+    return [key for key, part in turn.items() if key not in _KNOWN_KEYS and part not in _EMPTY]
 
 
 def arguments_of(turns: Turns) -> Iterator[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .marks import (
     opening_mark,
     unmarked,
 )
-from .messages import Turns
+from .messages import REASONING, Turns
 from .template import ChatTemplate, Rendered, Tools
 
 
@@ -157,6 +157,17 @@ class Placement:
                 missing.setdefault(string.message, set()).add(string.kind)
         return missing
 
+    def changed(self) -> set[int]:
+        """Return the messages of which a text stands in the conversation with other characters."""
+        found: set[int] = set()
+        for one in self.placed:
+            string = self.marking.strings[one.string].text
+            # Marks at the ends of a content enclose tags of reasoning as well.
+            there = REASONING.sub("", self.text[one.start : one.end]).strip()
+            if one.kind != "call" and there not in (string, *_as_json(string)):
+                found.add(one.message)
+        return found
+
     def _vanishes(self, number: int, there: set[int]) -> bool:
         """Whether a string that cannot be marked is missing in the text.
 
@@ -168,7 +179,7 @@ class Placement:
                 return True
         string = self.marking.strings[number].text
         others = sum(self.marking.strings[one].text.count(string) for one in there)
-        forms = {string, *(json.dumps(string, ensure_ascii=one)[1:-1] for one in (True, False))}
+        forms = {string, *_as_json(string)}
         return max(self.text.count(form) for form in forms) <= others
 
     def generation_prompt(self, turn: int) -> GenerationPrompt:
@@ -276,6 +287,12 @@ class Placement:
 
     def _rendered(self, turns: Turns, *, opening: bool = False) -> str | None:
         return self._template.text(turns, self._tools, self._form, opening=opening)
+
+
+def _as_json(text: str) -> Iterator[str]:
+    """Yield a text as it stands between quotes in JSON, with and without escapes of ASCII."""
+    for ascii_only in (True, False):
+        yield json.dumps(text, ensure_ascii=ascii_only)[1:-1]
 
 
 def _longer(text: str) -> str:

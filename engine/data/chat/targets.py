@@ -51,6 +51,8 @@ class ChatTargets:
     """Turns that should be learned, but cannot be found in the text as a whole."""
     left_out: dict[int, set[Kind]] = field(default_factory=dict)
     """Message → kinds of its strings that are not in the text."""
+    changed: set[int] = field(default_factory=set)
+    """Messages whose text the template writes with other characters."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class _Search:
 
     def targets(self, wanted: Sequence[int], generated: Sequence[Span]) -> ChatTargets:
         """Return the targets of turns; `generated`: the spans that the template names itself."""
-        found = ChatTargets(left_out=self._where.left_out())
+        found = ChatTargets(left_out=self._where.left_out(), changed=self._where.changed())
         for turn in wanted:
             target = self._by_generation(turn, generated) or self._without_generation(turn)
             if target is not None:

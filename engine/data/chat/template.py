@@ -6,14 +6,14 @@ The message forms that the template may accept are tried until one of them succe
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Protocol
 
 from ...errors import DataError
 from .marks import Marking, before_first, unmarked
-from .messages import FORMS, MessageForm, Turns, arguments_of
+from .messages import FORMS, MessageForm, Turns, arguments_of, further_keys
 
 _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _RANDOM = re.compile(r"\|\s*random\b")
@@ -101,6 +101,19 @@ class ChatTemplate:
             except Exception as error:  # noqa: BLE001  # templates raise any exception
                 first = first or error
         raise self._refusal(place, first)
+
+    def unread_keys(self, turns: Turns, tools: Tools, rendered: Rendered) -> list[str]:
+        """Return the further keys of messages whose values do not change the text."""
+        found = dict.fromkeys(key for turn in turns for key in further_keys(turn))
+        if not found or self._same_without(found, turns, tools, rendered):
+            return list(found)
+        return [key for key in found if self._same_without([key], turns, tools, rendered)]
+
+    def _same_without(
+        self, keys: Collection[str], turns: Turns, tools: Tools, rendered: Rendered
+    ) -> bool:
+        kept = [{key: part for key, part in turn.items() if key not in keys} for turn in turns]
+        return self.text(kept, tools, rendered.form) == rendered.text
 
     def _require_same_text(self) -> None:
         """Refuse a template whose text differs from one rendering to the next.

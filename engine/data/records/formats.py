@@ -156,6 +156,18 @@ def place_of(record: Record) -> str:
     return record.place or record.id
 
 
+def is_conversation(record: Record) -> bool:
+    """Whether a chat template writes a record; plain text is used as it is stored."""
+    match record:
+        case MessagesRecord():
+            return True
+        case CompletionRecord(completion=completion):
+            return not isinstance(completion, str)
+        case PreferenceRecord(chosen=completion) | RatedRecord(text=completion):
+            return is_conversation(completion)
+    return False
+
+
 def detect_format(columns: Collection[str], task: str = "") -> Format | None:
     """Return the format of these columns, preferably one of the task; None if unknown."""
     return next(iter(possible_formats(columns, task)), None)

@@ -74,16 +74,16 @@ class LeftOut:
     def note(self, findings: Findings) -> None:
         """Count the row among the records, and its reason."""
         findings.counted("records", 1)
-        findings.note(self.reason, self.place, self.detail)
+        # The remedy of the reason says what to do.
+        findings.note(self.reason, self.place, self.detail.removesuffix("; correct this row"))
 
 
 def left_out(
     row: SourceRecord | PreparedRow, reason: Reason, error: DataError, identity: str = ""
 ) -> LeftOut:
     """Return a row that makes no record because of an error, whose text becomes the detail."""
-    return LeftOut(
-        identity or row.place, row.place, reason, str(error).removeprefix(f"{row.place}: ")
-    )
+    detail = str(error).removeprefix(f"{row.place}: ")
+    return LeftOut(identity or row.place, row.place, reason, detail)
 
 
 def require_few_invalid(left: Sequence[LeftOut], rows: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...config.data_reasons.rows import (
     INVALID_ROWS,
+    MIXED_TEXTS,
     NOT_MATCHING,
     OTHER_FORM,
     READ_AS_FORM,
@@ -22,7 +23,15 @@ from ..findings import Findings
 from ..sources import SourceRecord
 from .column_use import ColumnUse
 from .conversation_front import ConversationFront
-from .formats import ANCHORS, POSITIVES, NoColumn, Record, possible_formats
+from .formats import (
+    ANCHORS,
+    POSITIVES,
+    NoColumn,
+    Record,
+    is_conversation,
+    place_of,
+    possible_formats,
+)
 from .forms import EVERY_FORM, listed, nearest_forms, tasks_of
 from .labels import RATINGS, UnclearLabel, YesNoLabels, yes_no_columns
 from .mapping import (
@@ -164,6 +173,8 @@ class RecordReader:
         self._preparer = _RowPreparer(config, self._rules)
         self.use = use or ColumnUse()
         self._decision: FormatDecision | None = None
+        self._first_is_chat: bool | None = None
+        """Whether the first record is a conversation; None before it is read."""
 
     @property
     def decision(self) -> FormatDecision:
@@ -243,7 +254,19 @@ class RecordReader:
         if not fits and self._config.data.format == "auto":
             self._findings.note(READ_AS_FORM, row.place, _described(row, self._config.task))
         check_row(CheckedRow(row.stored, unread, record, row.place), self._findings)
+        self._note_mixed(record)
         return record
+
+    def _note_mixed(self, record: Record) -> None:
+        """Count a conversation among plain texts, or a plain text among conversations."""
+        chat = is_conversation(record)
+        if self._first_is_chat is None:
+            self._first_is_chat = chat
+        if chat is not self._first_is_chat:
+            detail = (
+                "a conversation among plain texts" if chat else "plain text among conversations"
+            )
+            self._findings.note(MIXED_TEXTS, place_of(record), detail)
 
     def _misfit(self, row: PreparedRow, error: DataError) -> str:
         """Return why a row does not have the format: it has another one, nulls, or no column."""

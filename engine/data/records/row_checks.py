@@ -10,7 +10,9 @@ from typing import Any, TypeGuard
 from ...config.data_reasons.rows import (
     CONTRADICTING_SCORES,
     DIFFERENT_PROMPTS,
+    EARLY_DIFFERENCE,
     MISSING_WORDS,
+    OWN_NEGATIVES,
     PROMPT_IGNORED,
     PROMPT_REPEATED,
     SECOND_CONVERSATION,
@@ -45,6 +47,7 @@ _TEXTS = frozenset({"text", "messages", *CONVERSATIONS, *ANSWERS, *_INSTRUCTIONS
 """Columns that may hold a second conversation, answer or prompt."""
 _SAID = frozenset({*CONTENT_KEYS, *REASONING_KEYS})
 """Keys of messages that hold texts."""
+_ASKING_ROLES = ("user", "system")
 _LONGEST_WORD = 16
 """Characters of a word for a missing value with white space around it."""
 _SHORTEST_PROMPT = 12
@@ -69,8 +72,12 @@ def check_row(row: CheckedRow, findings: Findings) -> None:
     if not isinstance(row.record, MessagesRecord):
         findings.note(PROMPT_REPEATED, row.place, count=_repeats_prompt(row.record))
     if isinstance(row.record, PreferenceRecord):
-        findings.note(DIFFERENT_PROMPTS, row.place, count=_differs_in_prompt(row.record))
+        prompts = _differs_in_prompt(row.record)
+        findings.note(DIFFERENT_PROMPTS, row.place, count=prompts)
+        findings.note(EARLY_DIFFERENCE, row.place, count=not prompts and _differs_early(row.record))
         findings.note(CONTRADICTING_SCORES, row.place, scores := _scores(row.unread), bool(scores))
+    if isinstance(row.record, PairRecord) and (own := _own_negative(row.record)):
+        findings.note(OWN_NEGATIVES, row.place, own)
     if not row.unread.keys().isdisjoint(_TEXTS):
         _check_unread_columns(row, findings)
 
@@ -123,11 +130,29 @@ def _last_text(prompt: Any) -> str:
 
 
 def _differs_in_prompt(record: PreferenceRecord) -> bool:
-    """Whether the first difference of two conversations is in a turn of the user."""
+    """Whether two conversations differ first in something else than an answer.
+
+    That is a turn of the user or the system, or the end of one of the two.
+    """
     sides = (record.chosen.completion, record.rejected.completion)
-    first = [one[0] for one in sides if one and not isinstance(one, str)]
-    users = [one for one in first if one.get("role") == "user"]
-    return len(users) == len(sides)
+    turns = [side for side in sides if not isinstance(side, str)]
+    asks = [not side or side[0].get("role") in _ASKING_ROLES for side in turns]
+    return len(turns) == len(sides) and any(asks)
+
+
+def _differs_early(record: PreferenceRecord) -> bool:
+    """Whether a turn of the user follows the first difference of two conversations."""
+    sides = (record.chosen.completion, record.rejected.completion)
+    turns = [turn for side in sides if not isinstance(side, str) for turn in side[1:]]
+    return any(turn.get("role") in _ASKING_ROLES for turn in turns)
+
+
+def _own_negative(record: PairRecord) -> str:
+    """Return which text of a pair one of its negatives repeats; empty if none does."""
+    for name in ("positive", "anchor"):
+        if getattr(record, name) in record.negatives:
+            return f"a negative is the {name}"
+    return ""
 
 
 def _scores(columns: Mapping[str, Any]) -> str:

@@ -23,6 +23,8 @@ _NESTED = "nested too deeply to be a record"
 _MOST_DIGITS = 4300
 _HUGE_NUMBER = re.compile(rf"\d{{{_MOST_DIGITS + 1}}}")
 """A number that Python does not read, because it has more digits than it converts."""
+_MOST_LEVELS = 100
+"""Lists and objects inside each other, at most; functions that visit them call themselves."""
 _VALID = msgspec.json.Decoder(msgspec.Raw)
 
 
@@ -80,7 +82,24 @@ def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pas
         except UnicodeEncodeError as error:
             found = error.object[error.start : error.end].encode("utf-8", "backslashreplace")
             return BrokenRow(place, f"half of a surrogate pair ({found.decode()}) in a text")
+    if (_may_be_deep(source) or source == SOMEWHERE) and _is_deep(value):
+        return BrokenRow(place, _NESTED)
     return row_of(value, place)
+
+
+def _may_be_deep(source: str) -> bool:
+    return source.count("[") + source.count("{") > _MOST_LEVELS
+
+
+def _is_deep(value: Any) -> bool:
+    """Whether lists and objects stand inside each other on more levels than a record has."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [part for parts in inner for part in parts if isinstance(part, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def error_text(error: Exception, text: str = "") -> str:
@@ -95,7 +114,7 @@ def error_text(error: Exception, text: str = "") -> str:
 
 def is_plain_object(line: str) -> bool:
     """Whether a line is one valid object without escaped surrogates; its values are not built."""
-    if not line.startswith("{") or "\\ud" in line or "\\uD" in line:
+    if not line.startswith("{") or "\\ud" in line or "\\uD" in line or _may_be_deep(line):
         return False
     if len(line) > _MOST_DIGITS and _HUGE_NUMBER.search(line):
         return False

@@ -15,6 +15,14 @@ from .alignment import AlignedTokenizer, Aligner
 Numbers = NDArray[np.int64]
 Offsets = list[tuple[int, int]]
 """First character of each token and the one behind it; equal for tokens without characters."""
+_LONG_TEXT = 256_000
+"""Number of characters up to which every text is encoded as a whole."""
+_LONGEST_TOKEN = 64
+"""Number of characters that a token hardly has on average over a text."""
+_LONGEST_MARK = 64
+"""Number of tokens at the end of a beginning that may be a part of a cut special token."""
+_AT_ONCE = 4_000_000
+"""Number of characters that are encoded at once; a token takes about 150 bytes meanwhile."""
 
 
 class EncodingTokenizer(AlignedTokenizer, Protocol):
@@ -33,6 +41,12 @@ class PlacedText:
     """Where its record is stored, for error messages."""
     edges: tuple[int, ...] = ()
     """Characters at which targets begin or end; offsets must be exact there."""
+
+    def beginning(self, most: int) -> PlacedText:
+        """Return the text with at most this number of characters."""
+        if len(self.text) <= most:
+            return self
+        return PlacedText(self.text[:most], self.place, tuple(e for e in self.edges if e <= most))
 
 
 @dataclass(frozen=True)
@@ -102,6 +116,49 @@ class Encoder:
             return
         for one, ids in zip(placed, encoded["input_ids"], strict=True):
             yield self._aligner.offsets(one.text, ids, one.edges)
+
+
+def encoded_beginnings(
+    encode: Encoder, placed: Sequence[PlacedText], max_length: int, *, special: bool
+) -> Iterator[Encoded]:
+    """Yield the encoded texts in their order; of a very long one as many tokens as are used.
+
+    A text with far more characters than `max_length` tokens have is encoded from its beginning
+    alone, unless that has too few tokens: a tokenizer looks at neighbouring characters, so what
+    stands far behind the last token that is used does not change it. The memory for a batch of
+    texts is bounded in this way.
+
+    Args:
+        encode: Encodes texts.
+        placed: The texts.
+        max_length: Number of tokens that are used.
+        special: Whether the tokenizer adds special tokens.
+    """
+    most = max(_LONG_TEXT, _LONGEST_TOKEN * max_length)
+    for group in _groups(placed, most):
+        found = encode([one.beginning(most) for one in group], special=special)
+        for one, encoded in zip(group, found, strict=True):
+            beyond = encoded.ids[max_length:-_LONGEST_MARK]
+            # The same token to the end may be EOS, which is removed from the end of a text.
+            if len(one.text) > most and not encoded.refused and len(set(beyond)) < 2:
+                yield from encode([one], special=special)
+            else:
+                yield encoded
+
+
+def _groups(placed: Sequence[PlacedText], most: int) -> Iterator[list[PlacedText]]:
+    """Yield the texts in groups that have few enough characters to encode at once."""
+    group: list[PlacedText] = []
+    characters = 0
+    for one in placed:
+        length = min(len(one.text), most)
+        if group and characters + length > _AT_ONCE:
+            yield group
+            group, characters = [], 0
+        group.append(one)
+        characters += length
+    if group:
+        yield group
 
 
 def _refused_texts(

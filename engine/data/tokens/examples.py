@@ -206,5 +206,7 @@ class TokenizedText:
     """Whether the text was truncated."""
     unplaced: bool = False
     """Whether its tokens could not be placed in the text, so that its targets are not known."""
+    several_eos: bool = False
+    """Whether it ended with several end-of-sequence tokens, of which one is kept."""
     rejected: str = ""
     """Why the chat template or the tokenizer does not take it; empty if they do."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ...config.data_reasons import CUT, NO_OFFSETS, NO_TARGET, REJECTED_RECORDS, SAME_COMPLETIONS
+from ...config.data_reasons import (
+    CUT,
+    NO_OFFSETS,
+    NO_TARGET,
+    REJECTED_RECORDS,
+    SAME_COMPLETIONS,
+    SEVERAL_EOS,
+)
 from ..findings import Findings
 from ..records.formats import CompletionRecord, PreferenceRecord, RatedRecord, place_of
 from .examples import (
@@ -59,6 +66,8 @@ def assemble(
         sides = [next(following) for _ in completions_of(record)]
         found = [side.example for side in sides if side.example is not None]
         findings.note(CUT, place_of(record), count=any(side.cut for side in sides))
+        several = any(side.several_eos for side in sides)
+        findings.note(SEVERAL_EOS, place_of(record), count=several)
         if rejected := next((side.rejected for side in sides if side.rejected), ""):
             findings.note(REJECTED_RECORDS, place_of(record), rejected)
         elif len(found) < len(sides):

@@ -15,6 +15,8 @@ from ...config.data_reasons import (
     NO_SCORE,
     NO_TARGET,
     REJECTED_RECORDS,
+    SEVERAL_EOS,
+    SURPLUS_NEGATIVES,
     UNUSED_NEGATIVES,
 )
 from ...errors import DataError
@@ -39,9 +41,11 @@ from .encoding import (
     EncodingTokenizer,
     Offsets,
     PlacedText,
+    encoded_beginnings,
     tokens_within,
     whole_tokens,
 )
+from .endings import Closed, Ending, prompt_tokens
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 from .scores import ScoreRange, mapped
@@ -166,9 +170,9 @@ class _Reading:
             tokenizer.eos_token_id,
         )
 
-    def ending(self, *, special: bool) -> _Ending:
+    def ending(self, *, special: bool) -> Ending:
         """Return how a sequence ends: raw text (`special`) with EOS, a rendered chat as it is."""
-        return _Ending(self.options.max_length, self.eos if special else None)
+        return Ending(self.options.max_length, self.eos if special else None)
 
 
 def _conversation_reader(
@@ -187,6 +191,7 @@ def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
             note(REJECTED_RECORDS, place, text.rejected)
             continue
         note(CUT, place, count=text.cut)
+        note(SEVERAL_EOS, place, count=text.several_eos)
         detail = "" if text.cut or text.unplaced else "the record has no text to learn"
         note(NO_OFFSETS if text.unplaced else NO_TARGET, place, detail, text.example is None)
         if text.example is not None:
@@ -288,7 +293,10 @@ def _texts(records: Sequence[Record], reading: _Reading) -> list[TokenizedText]:
         group = [n for n, passage in passages.items() if passage.special is special]
         placed = [passages[n].placed(place_of(records[n])) for n in group]
         ending = reading.ending(special=special)
-        for number, encoded in zip(group, reading.encode(placed, special=special), strict=True):
+        encoded_texts = encoded_beginnings(
+            reading.encode, placed, reading.options.max_length, special=special
+        )
+        for number, encoded in zip(group, encoded_texts, strict=True):
             marks = () if special else reading.marks.split_tokens
             found[number] = _tokenized(passages[number], encoded, ending, marks)
     return [found[number] for number in range(len(records))]
@@ -313,36 +321,8 @@ def _given(record: TokensRecord, options: TokenizeOptions) -> TokenizedText:
     )
 
 
-@dataclass(frozen=True)
-class _Ending:
-    """Largest length of a sequence, and the EOS that closes it."""
-
-    max_length: int
-    eos: int | None
-
-    def close(self, ids: list[int]) -> _Closed:
-        """Truncate the ids so that they end with one EOS; without an EOS, only truncate them."""
-        end = len(ids)
-        while self.eos is not None and end and ids[end - 1] == self.eos:
-            end -= 1
-        body = ids[:end]
-        tail = [] if self.eos is None else [self.eos]
-        kept = body[: self.max_length - len(tail)]
-        return _Closed(kept + tail, len(kept), len(body) > len(kept))
-
-
-@dataclass(frozen=True)
-class _Closed:
-    """A truncated and closed sequence."""
-
-    ids: list[int]
-    kept: int
-    """Number of its text tokens; an EOS may follow."""
-    cut: bool
-
-
 def _tokenized(
-    passage: _Passage, encoded: Encoded, ending: _Ending, marks: Sequence[str]
+    passage: _Passage, encoded: Encoded, ending: Ending, marks: Sequence[str]
 ) -> TokenizedText:
     ids, offsets = encoded.ids, encoded.offsets
     if encoded.refused:
@@ -352,7 +332,7 @@ def _tokenized(
     closed = ending.close(ids)
     if closed.cut:
         kept = whole_tokens(passage.text, offsets, closed.kept, marks)
-        closed = _Closed([*ids[:kept], *closed.ids[closed.kept :]], kept, cut=True)
+        closed = Closed([*ids[:kept], *closed.ids[closed.kept :]], kept, cut=True)
     wanted = tokens_within(passage.text, offsets[: closed.kept], passage.spans)
     # A truncated text does not end here, so its EOS is not a target.
     ends_here = bool(passage.spans) and not closed.cut
@@ -363,7 +343,7 @@ def _tokenized(
         return TokenizedText(None, closed.cut)
     weights = _token_weights(passage, offsets[: closed.kept], len(closed.ids))
     example = TextExample(passage.id, closed.ids, labels, weights=weights, place=passage.place)
-    return TokenizedText(example, closed.cut)
+    return TokenizedText(example, closed.cut, several_eos=closed.several)
 
 
 def _token_weights(passage: _Passage, offsets: Offsets, count: int) -> tuple[float, ...] | None:
@@ -393,7 +373,7 @@ def _token_weights(passage: _Passage, offsets: Offsets, count: int) -> tuple[flo
 def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
     options, findings, ending = reading.options, reading.findings, reading.ending(special=True)
     texts = [text for pair in pairs for text in _pair_texts(pair, options)]
-    encoded = reading.encode(texts, special=True)
+    encoded = encoded_beginnings(reading.encode, texts, options.max_length, special=True)
     for pair in pairs:
         whole = [next(encoded) for _ in _pair_texts(pair, options)]
         members = [ending.close(one.ids) for one in whole]
@@ -411,8 +391,11 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
             findings.note(NO_OFFSETS, place_of(pair))
             continue
         findings.note(CUT, place_of(pair), count=any(member.cut for member in members))
+        several = any(member.several for member in members)
+        findings.note(SEVERAL_EOS, place_of(pair), count=several)
+        _note_surplus(pair, options, findings)
         prompts = [
-            _prompt_tokens((full.offsets or [])[: member.kept], len(before))
+            prompt_tokens((full.offsets or [])[: member.kept], len(before))
             for full, member, before in zip(whole, members, _before(pair, options), strict=True)
         ]
         if any(
@@ -440,35 +423,11 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
         )
 
 
-def embedded_ids(
-    texts: Sequence[str], before: str, encode: Encoder, eos: int | None, max_length: int
-) -> Iterator[tuple[list[int], int]]:
-    """Yield the token ids of texts as they are embedded, and how many belong to `before`.
-
-    Args:
-        texts: The texts.
-        before: The instruction before each of them.
-        encode: Encodes texts.
-        eos: Id of the EOS that closes a text; None without one.
-        max_length: Largest number of tokens.
-
-    Raises:
-        DataError: The tokenizer does not take a text.
-    """
-    ending = _Ending(max_length, eos)
-    placed = [PlacedText(before + text, "", (len(before),) if before else ()) for text in texts]
-    for one in encode(placed, special=True):
-        if one.refused:
-            raise DataError(one.refused)
-        closed = ending.close(one.ids)
-        yield closed.ids, _prompt_tokens((one.offsets or [])[: closed.kept], len(before))
-
-
-def _prompt_tokens(offsets: Offsets, characters: int) -> int:
-    """Return how many leading tokens lie within the first `characters` of a text."""
-    if characters == 0:
-        return 0
-    return next((n for n, (_, end) in enumerate(offsets) if end > characters), len(offsets))
+def _note_surplus(pair: PairRecord, options: TokenizeOptions, findings: Findings) -> None:
+    """Count a pair with more negatives than are used."""
+    surplus = len(pair.negatives) > options.hard_negatives and not options.scored
+    detail = f"{len(pair.negatives)} negatives, of which {options.hard_negatives} are used"
+    findings.note(SURPLUS_NEGATIVES, place_of(pair), detail, surplus)
 
 
 def _pair_texts(pair: PairRecord, options: TokenizeOptions) -> Iterator[PlacedText]:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ....config.sections.contrastive import ContrastiveConfig
 from ....data.tokens.encoding import Encoder
-from ....data.tokens.tokenize import embedded_ids
+from ....data.tokens.endings import embedded_ids
 from ....losses.pooling import pool
 
 Embed = Callable[[Tensor, Tensor], Tensor]

@@ -408,3 +408,58 @@ def test_a_list_of_parts_is_never_learned_as_the_text_of_a_list(written: str) ->
     runs, findings = learned(template, (user("a?"), assistant("a long answer")))
     assert not any("type" in run for run in runs)
     assert any(one.needs_consent(()) for one in findings)
+
+
+REWRITTEN = ["m.content | lower", "m.content | replace('o', '0')", "m.content.split() | join(' ')"]
+
+
+@pytest.mark.parametrize("written", REWRITTEN)
+def test_a_template_that_changes_texts_is_counted(written: str) -> None:
+    template = chatml("{{- '<|im_start|>assistant\n' + (%s) + '<|im_end|>\n' -}}" % written)  # noqa: UP031  # braces
+    _, findings = learned(template, (user("Ask"), assistant("Some  gOod answer")))
+    changed = [one for one in findings if one.reason is reasons.CHANGED_TEXT]
+    lost = [one for one in findings if one.reason is reasons.UNLEARNED_TURNS]
+    assert [one.count for one in (changed or lost)] == [1]
+    assert all(one.needs_consent(()) for one in findings)
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", 'quo"ted', "two\nlines", "\u00e9t\u00e9", "<think>a</think>b"]
+)
+@pytest.mark.parametrize("written", ["m.content", "m.content | tojson"])
+def test_a_template_that_writes_texts_as_they_are_changes_none(text: str, written: str) -> None:
+    template = chatml("{{- '<|im_start|>assistant\n' + (%s) + '<|im_end|>\n' -}}" % written)  # noqa: UP031  # braces
+    _, findings = learned(template, (user("a?"), assistant(text)))
+    assert reasons.CHANGED_TEXT not in {one.reason for one in findings}
+
+
+def test_white_space_that_the_template_removes_is_counted() -> None:
+    template = chatml("{{- '<|im_start|>assistant\n' + (m.content | trim) + '<|im_end|>\n' -}}")
+    _, findings = learned(template, (user("a?"), assistant(" yes\n"), user("b?"), assistant("no")))
+    (found,) = findings
+    assert (found.reason, found.count) == (reasons.TRIMMED_TEXT, 1)
+    assert not found.needs_consent(())
+
+
+@pytest.mark.parametrize("completion_only", [True, False])
+def test_keys_of_messages_that_the_template_does_not_write_are_counted(
+    completion_only: bool,
+) -> None:
+    turns = (user("a?") | {"context": "the book", "id": 7}, assistant("yes"))
+    _, findings = learned(chatml(PLAIN), turns, completion_only=completion_only)
+    found = {one.reason: (one.count, one.detail) for one in findings}
+    assert found == {
+        reasons.IGNORED_KEYS: (1, "context"),
+        reasons.UNREAD_MESSAGE_KEYS: (1, "id"),
+    }
+    with_context = chatml(PLAIN).replace("+ m.content +", "+ m.content + (m.context or '') +")
+    _, findings = learned(with_context, turns, completion_only=completion_only)
+    assert [one.reason for one in findings] == [reasons.UNREAD_MESSAGE_KEYS]
+
+
+@pytest.mark.parametrize("completion_only", [True, False])
+def test_what_a_template_leaves_out_is_counted_whatever_is_learned(completion_only: bool) -> None:
+    template = chatml(PLAIN).replace("{%- else -%}", "{%- elif m.role == 'user' -%}")
+    turns = ({"role": "system", "content": "be kind"}, *THREE)
+    _, findings = learned(template, turns, completion_only=completion_only)
+    assert [one.reason for one in findings] == [reasons.MESSAGES_LEFT_OUT]

@@ -150,6 +150,7 @@ def ratings(draw: st.DrawFn) -> Case:
 def pairs(draw: st.DrawFn) -> Case:
     one, other = draw(TEXT), draw(TEXT)
     negatives = draw(st.none() | st.lists(FILLED, max_size=3))
+    negatives = negatives and [text for text in negatives if text not in (one, other)]
     label, score = draw(st.none() | st.integers(0, 5)), draw(st.none() | st.floats(-1, 1))
     row = {"anchor": one, "positive": other, "negatives": negatives, "label": label, "score": score}
     number = None if label is None else label_number(label)

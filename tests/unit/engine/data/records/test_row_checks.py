@@ -305,8 +305,61 @@ def test_preferences_with_different_prompts_are_counted() -> None:
         {"chosen": [Q, A], "rejected": [Q, OTHER]},
         {"chosen": [Q, A, Q, A], "rejected": [Q, A, other, OTHER]},
         {"chosen": [Q, A, Q, A], "rejected": [Q, OTHER, other, OTHER]},
+        {"chosen": [Q, A, Q, A], "rejected": [Q, A]},
+        {"chosen": [{"role": "system", "content": "x"}, Q, A], "rejected": [Q, A]},
     ]
-    assert Reading("dpo", rows).found(row_reasons.DIFFERENT_PROMPTS) == (2, "d.jsonl:1", "")
+    read = Reading("dpo", rows)
+    assert read.found(row_reasons.DIFFERENT_PROMPTS) == (4, "d.jsonl:1", "")
+    assert read.found(row_reasons.EARLY_DIFFERENCE) == (1, "d.jsonl:4", "")
+
+
+@pytest.mark.parametrize(
+    ("negatives", "detail"),
+    [
+        (["x", "b"], "a negative is the positive"),
+        (["a"], "a negative is the anchor"),
+        (["x"], None),
+    ],
+)
+def test_negatives_that_repeat_a_text_of_their_pair_are_counted(
+    negatives: list[str], detail: str | None
+) -> None:
+    row = {"anchor": "a", "positive": "b", "negatives": negatives}
+    found = Reading("contrastive", [row]).found(row_reasons.OWN_NEGATIVES)
+    assert found == (detail and (1, "d.jsonl:1", detail))
+
+
+@pytest.mark.parametrize(
+    ("task", "plain", "chat"),
+    [
+        (
+            "sft",
+            {"prompt": "a", "completion": "b"},
+            {"prompt": [Q], "completion": [A]},
+        ),
+        (
+            "dpo",
+            {"prompt": "a", "chosen": "b", "rejected": "c"},
+            {"prompt": [Q], "chosen": [A], "rejected": [OTHER]},
+        ),
+        (
+            "kto",
+            {"prompt": "a", "completion": "b", "label": True},
+            {"prompt": [Q], "completion": [A], "label": True},
+        ),
+    ],
+)
+def test_plain_texts_among_conversations_need_consent(
+    task: str, plain: dict[str, Any], chat: dict[str, Any]
+) -> None:
+    first_plain = Reading(task, [plain, chat, plain])
+    first_chat = Reading(task, [chat, chat, plain])
+    mixed = row_reasons.MIXED_TEXTS
+    assert first_plain.found(mixed) == (1, "d.jsonl:2", "a conversation among plain texts")
+    assert first_chat.found(mixed) == (1, "d.jsonl:3", "plain text among conversations")
+    assert Reading(task, [chat, chat]).found(mixed) is None
+    with pytest.raises(DataError, match="mixed-texts"):
+        first_chat.findings.require_consent(())
 
 
 @pytest.mark.parametrize("column", ["relevance", "is_match", "Grade"])

@@ -309,3 +309,19 @@ def test_a_column_with_half_of_a_surrogate_pair_has_a_broken_row(
     rows, findings = read(tmp_path, content)
     assert rows == [{"text": "a"}]
     assert [one.reason for one in findings] == [row_reasons.BROKEN_ROWS]
+
+
+@pytest.mark.parametrize("kind", ["lines", "list", "columns"])
+@pytest.mark.parametrize("levels", [200, 900])
+def test_a_row_nested_deeper_than_a_record_is_broken(
+    tmp_path: Path, kind: str, levels: int
+) -> None:
+    deep = f'{{"text": {"[" * levels + "]" * levels}}}'
+    rows = {
+        "lines": f'{deep}\n{{"text": "a"}}\n',
+        "list": f'[{deep}, {{"text": "a"}}]',
+        "columns": f'{{"text": [{"[" * levels + "]" * levels}, "a"]}}',
+    }[kind]
+    found, findings = read(tmp_path, rows)
+    assert found == [{"text": "a"}]
+    assert [one.reason for one in findings] == [row_reasons.BROKEN_ROWS]

@@ -11,6 +11,8 @@ from fttui.engine.config.data_reasons import (
     EMPTY_PAIR,
     NO_TARGET,
     REJECTED_RECORDS,
+    SEVERAL_EOS,
+    SURPLUS_NEGATIVES,
     UNLEARNED_TURNS,
 )
 from fttui.engine.data.findings import Findings
@@ -20,6 +22,7 @@ from fttui.engine.data.records.formats import (
     PairRecord,
     TextRecord,
 )
+from fttui.engine.data.tokens import encoding
 from fttui.engine.data.tokens.examples import IGNORED, PairExample, TextExample
 from fttui.engine.data.tokens.tokenize import CHUNK, TokenizeOptions, tokenize_records
 from fttui.engine.errors import DataError
@@ -288,3 +291,45 @@ def test_a_record_without_an_answer_says_that_nothing_was_cut(tokenizer):
         assert (found.count, found.detail) == (1, "the record has no text to learn")
     cut = tokenize([CompletionRecord("a", "p" * 30, "answer")], tokenizer, max_length=16)
     assert [one.detail for one in cut.findings if one.reason is NO_TARGET] == [""]
+
+
+@pytest.mark.parametrize("text", ["word ", "x", "\u00e9\u4e2d ", "<|im_end|>"])
+@pytest.mark.parametrize("kind", ["text", "chat", "pair"])
+def test_the_beginning_of_a_very_long_text_is_learned_as_that_of_the_whole(
+    tokenizer, monkeypatch, text, kind
+):
+    long = text * 4_000
+
+    def made():
+        record = {
+            "text": TextRecord("a", long),
+            "chat": MessagesRecord("a", (*TALK[:1], {"role": "assistant", "content": long})),
+            "pair": PairRecord("a", long, "p"),
+        }[kind]
+        return tokenize([record], tokenizer, max_length=24)
+
+    whole = made()
+    monkeypatch.setattr(encoding, "_LONG_TEXT", 1_000)
+    monkeypatch.setattr(encoding, "_LONGEST_TOKEN", 2)
+    monkeypatch.setattr(encoding, "_AT_ONCE", 1_500)
+    short = made()
+    assert short.examples == whole.examples
+    assert [(one.reason, one.count) for one in short.findings] == [
+        (one.reason, one.count) for one in whole.findings
+    ]
+
+
+def test_texts_that_end_with_several_eos_are_counted(tokenizer):
+    eos = tokenizer.eos_token
+    records = [TextRecord("a", "x"), TextRecord("b", f"x{eos}"), TextRecord("c", f"x{eos}{eos}")]
+    result = tokenize(records, tokenizer)
+    assert result.findings.count(SEVERAL_EOS) == 1
+
+
+def test_negatives_beyond_those_used_are_counted(tokenizer):
+    pairs = [PairRecord("a", "q", "p", ("x", "y", "z")), PairRecord("b", "r", "s", ("x",))]
+    result = tokenize(pairs, tokenizer, hard_negatives=1)
+    (found,) = [one for one in result.findings if one.reason is SURPLUS_NEGATIVES]
+    assert (found.count, found.detail) == (1, "3 negatives, of which 1 are used")
+    scored = tokenize(pairs, tokenizer, hard_negatives=0, scored=True)
+    assert scored.findings.count(SURPLUS_NEGATIVES) == 0
