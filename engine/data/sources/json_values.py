@@ -82,7 +82,8 @@ def checked_row(value: Any, place: str, source: str, repeated: str, reading: Pas
         except UnicodeEncodeError as error:
             found = error.object[error.start : error.end].encode("utf-8", "backslashreplace")
             return BrokenRow(place, f"half of a surrogate pair ({found.decode()}) in a text")
-    if (_may_be_deep(source) or source == SOMEWHERE) and _is_deep(value):
+    # The text of a part of a larger value is not known.
+    if (source in ("", SOMEWHERE) or _may_be_deep(source)) and _is_deep(value):
         return BrokenRow(place, _NESTED)
     return row_of(value, place)
 
