@@ -42,8 +42,8 @@ DIFFERENT_PROMPTS = Reason(
 EARLY_DIFFERENCE = Reason(
     "early-difference",
     "records",
-    "have chosen and rejected conversations that go on after their first different answer, so that "
-    "several answers are compared at once",
+    "have chosen and rejected conversations that continue after their first different answer, so "
+    "that several answers are compared at once",
     "end both conversations with the first answer in which they differ",
 )
 NAN_LABEL = Reason(

@@ -94,7 +94,7 @@ def _may_be_deep(source: str) -> bool:
 
 def _is_deep(value: Any) -> bool:
     """Whether lists and objects stand inside each other on more levels than a record has."""
-    level = [value]
+    level = [value] if isinstance(value, dict | list) else []
     for _ in range(_MOST_LEVELS):
         inner = (one.values() if isinstance(one, dict) else one for one in level)
         level = [part for parts in inner for part in parts if isinstance(part, dict | list)]

@@ -10,7 +10,7 @@ from .encoding import Encoder, Offsets, PlacedText
 
 
 @dataclass(frozen=True)
-class Ending:
+class SequenceEnding:
     """Largest length of a sequence, and the EOS that closes it."""
 
     max_length: int
@@ -54,7 +54,7 @@ def embedded_ids(
     Raises:
         DataError: The tokenizer does not take a text.
     """
-    ending = Ending(max_length, eos)
+    ending = SequenceEnding(max_length, eos)
     placed = [PlacedText(before + text, "", (len(before),) if before else ()) for text in texts]
     for one in encode(placed, special=True):
         if one.refused:

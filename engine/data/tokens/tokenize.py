@@ -45,7 +45,7 @@ from .encoding import (
     tokens_within,
     whole_tokens,
 )
-from .endings import Closed, Ending, prompt_tokens
+from .endings import Closed, SequenceEnding, prompt_tokens
 from .examples import IGNORED, Example, PairExample, TextExample, TokenizedText
 from .preference import PreferenceData, Rating, assemble, completions_of, with_mismatched
 from .scores import ScoreRange, mapped
@@ -170,9 +170,9 @@ class _Reading:
             tokenizer.eos_token_id,
         )
 
-    def ending(self, *, special: bool) -> Ending:
+    def ending(self, *, special: bool) -> SequenceEnding:
         """Return how a sequence ends: raw text (`special`) with EOS, a rendered chat as it is."""
-        return Ending(self.options.max_length, self.eos if special else None)
+        return SequenceEnding(self.options.max_length, self.eos if special else None)
 
 
 def _conversation_reader(
@@ -322,7 +322,7 @@ def _given(record: TokensRecord, options: TokenizeOptions) -> TokenizedText:
 
 
 def _tokenized(
-    passage: _Passage, encoded: Encoded, ending: Ending, marks: Sequence[str]
+    passage: _Passage, encoded: Encoded, ending: SequenceEnding, marks: Sequence[str]
 ) -> TokenizedText:
     ids, offsets = encoded.ids, encoded.offsets
     if encoded.refused:
