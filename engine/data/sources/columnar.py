@@ -17,6 +17,8 @@ ARROW_FILE = b"ARROW1"
 """First bytes of an Arrow file, which has a footer."""
 ARROW_STREAM = b"\xff\xff\xff\xff"
 """First bytes of an Arrow stream, which `datasets` writes."""
+_ROWS_AT_ONCE = 1024
+"""Rows that are in memory as values of Python at a time."""
 _END_OF_STREAM = ARROW_STREAM + bytes(4)
 
 
@@ -48,7 +50,7 @@ def _parquet_rows(content: Path, path: Path, reading: Pass) -> Iterator[Row]:
             reading.to_skip -= rows
             number += rows
             groups.pop(0)
-        batches = file.iter_batches(row_groups=groups) if groups else ()
+        batches = file.iter_batches(_ROWS_AT_ONCE, row_groups=groups) if groups else ()
         yield from _rows_of_batches(batches, path, number, reading)
     except (pyarrow.ArrowException, OSError, ValueError, LookupError) as error:
         raise DataError(
@@ -118,9 +120,10 @@ def _rows_of_batches(batches: Any, path: Path, number: int, reading: Pass) -> It
             skipped = min(reading.to_skip, batch.num_rows)
             reading.to_skip -= skipped
             number += skipped
-            for cells in _cells_of_rows(batch.slice(skipped)):
-                number += 1
-                yield _row(batch.schema.names, cells, f"{path} row {number}", reading)
+            for start in range(skipped, batch.num_rows, _ROWS_AT_ONCE):
+                for cells in _cells_of_rows(batch.slice(start, _ROWS_AT_ONCE)):
+                    number += 1
+                    yield _row(batch.schema.names, cells, f"{path} row {number}", reading)
     except EOFError as error:
         yield BrokenRow(
             f"{path} row {number + 1}",

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
 from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.sources import read_rows
+from fttui.engine.data.sources import open_rows, read_rows
 from fttui.engine.errors import DataError
 
 TEXTS = pyarrow.table({"text": [f"t{number}" for number in range(300)]})
@@ -122,3 +123,14 @@ def test_an_arrow_file_without_its_end_is_refused(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(DataError, match="not readable as Arrow: Not an Arrow file; write"):
         read(path)
+
+
+@pytest.mark.parametrize("start", [0, 1023, 1024, 1030, 2499])
+def test_rows_of_large_batches_are_read_from_any_row(tmp_path: Path, start: int) -> None:
+    table = pyarrow.table({"text": [f"t{number}" for number in range(2500)]})
+    pyarrow.parquet.write_table(table, tmp_path / "d.parquet")
+    pyarrow.feather.write_feather(table, tmp_path / "d.feather")
+    for name in ("d.parquet", "d.feather"):
+        rows = list(open_rows(str(tmp_path / name), "train", Findings(), start))
+        assert [row.values["text"] for row in rows] == [f"t{n}" for n in range(start, 2500)]
+        assert rows[0].place == f"{tmp_path / name} row {start + 1}"
