@@ -332,6 +332,20 @@ def page_lines(
         yield from errors or unfinished_lines(race, state.run_id)
 
 
+def _present_beside(race: RaceState) -> Iterator[str]:
+    """Yield what is left of a race on several devices, besides the variants that train now."""
+    longest = race.rounds[-1].steps
+    again = f"{fmt.plural(longest, 'step')} of the best variant in the run"
+    if race.running is not None:
+        yield f"now: the run trains the steps of {race.plan[race.running].label} again"
+        return
+    if not any(one.rounds or one.at is not None for one in race.variants):
+        yield "now: an engine starts on each device"
+    done = sum(max(one.at or 0, one.step) - race.base_step for one in race.variants)
+    left = max(0, steps_of(race.rounds) - done)
+    yield f"left: at most {fmt.plural(left, 'step')} on the devices, then {again}"
+
+
 def _present(race: RaceState, run: RunView, conducted: bool, step_s: float | None) -> Iterator[str]:
     """Yield which variants train, how far they are, and what is left.
 
@@ -345,10 +359,12 @@ def _present(race: RaceState, run: RunView, conducted: bool, step_s: float | Non
                 f"now: variant {n + 1}, {race.plan[n].label}, on {variant.device}: step "
                 f"{variant.at - race.base_step} of {target}"
             )
-    if not conducted or race.running is None:
+    if not conducted:
         return
     if race.devices:
-        yield f"now: the run trains the steps of {race.plan[race.running].label} again"
+        yield from _present_beside(race)
+        return
+    if race.running is None:
         return
     one = race.variants[race.running]
     begun = max(one.step, race.base_step)

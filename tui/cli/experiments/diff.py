@@ -27,7 +27,7 @@ from ...view_model.history.comparison import (
     compare_runs,
 )
 from ...view_model.history.surviving import surviving_timeline
-from ..options import Commands, add_runs_dir, say, say_json, warn
+from ..options import Commands, add_runs_dir, say, say_json, say_line, warn
 from .recipe import fresh_settings, gaps, readable_config
 
 _LONGEST_VALUE = 60
@@ -59,7 +59,7 @@ def _diff(options: argparse.Namespace) -> int:
         say_json({"runs": [run.id for run in runs], "content": content, **asdict(found)})
         return 0
     for line in diff_lines(found, content, runs[0].id, runs[1].id):
-        say(line)
+        (say if line.startswith(" ") else say_line)(line)  # a row of a table stays as it is
     return 0
 
 

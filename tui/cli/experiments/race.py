@@ -368,6 +368,8 @@ def _tellers(
 
 def _conduct(run: RunDirectory, state: RaceState, race: Race) -> int:
     """Train the variants, print table and verdict, and let the run continue."""
+    if state.devices and any(map(state.waiting, range(len(state.rounds)))):
+        say_line("an engine starts on each device; the variants train once the model is loaded")
     try:
         race.run()
         kept = _kept(state)

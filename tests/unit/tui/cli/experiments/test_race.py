@@ -430,6 +430,25 @@ def test_only_steps_on_the_timeline_of_a_variant_are_told_as_its_own(
     assert left.startswith(f"left: at most {31 if trains else 40} steps")
 
 
+def test_a_race_on_devices_says_what_it_waits_for_and_what_is_left() -> None:
+    race = unfinished()
+    race.devices = ["0", "1"]
+    state = AppState(run_id="a", run=RunView(step=4))
+    assert list(page_lines(race, state, True, 1.0, ()))[1:3] == [
+        "now: an engine starts on each device",
+        "left: at most 80 steps on the devices, then 40 steps of the best variant in the run",
+    ]
+    race.variants[0].at, race.variants[0].device = 14, "GPU 0"
+    race.variants[1].rounds, race.variants[1].step = 1, 44
+    assert list(page_lines(race, state, True, 1.0, ()))[1:3] == [
+        "now: variant 1, lr 1e-4, on GPU 0: step 10 of 40",
+        "left: at most 30 steps on the devices, then 40 steps of the best variant in the run",
+    ]
+    race.variants[0].at, race.running = None, 1
+    told = list(page_lines(race, state, True, 1.0, ()))
+    assert told[1:3] == ["now: the run trains the steps of lr 2e-4 again", ""]
+
+
 def test_a_race_begun_during_the_question_is_kept(
     run: RunDirectory, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
