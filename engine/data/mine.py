@@ -66,6 +66,8 @@ class MineOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     corpus: str | None = None
     """A file of further texts, one per line or in a column `text`, among which to search."""
     batch: int = 32
+    columns: dict[str, str] = {}
+    """Columns of the fields of a pair, as in `data.columns`."""
 
 
 @dataclass(frozen=True)
@@ -242,14 +244,22 @@ def read_pairs(options: MineOptions, progress: Progress) -> tuple[list[PairRecor
     Raises:
         DataError: the source cannot be read, has no pairs, or its pairs have scores.
     """
+    data = DataConfig(train=options.source, eval_fraction=0.0, columns=dict(options.columns))
     config = RunConfig(
         model=ModelConfig(id=options.model),
-        data=DataConfig(train=options.source, eval_fraction=0.0),
+        data=data,
         train=TrainConfig(steps=1),
         task="contrastive",
         contrastive=ContrastiveConfig(kind="infonce"),
     )
-    found = read_records(config, progress)
+    try:
+        found = read_records(config, progress)
+    except DataError as error:
+        if "data.columns" not in str(error):
+            raise
+        raise DataError(
+            f"{error}; fttui mine takes such names as --column FIELD=COLUMN, once for each field"
+        ) from None
     pairs = [one for part in found.train for one in part if isinstance(one, PairRecord)]
     scored = next((one for one in pairs if one.score is not None), None)
     if scored is not None:

@@ -9,7 +9,7 @@ import msgspec
 
 from fttui.engine.errors import ConfigError
 
-from .options import Commands, say
+from .options import Commands, add_columns, say
 from .preflight.extras import require_package
 from .preflight.training_packages import require_training_packages
 
@@ -33,6 +33,7 @@ def add_commands(commands: Commands) -> None:
     parser.add_argument(
         "-o", "--out", metavar="OUT", type=Path, required=True, help="the JSONL file to write"
     )
+    add_columns(parser)
     parser.add_argument(
         "--negatives", metavar="N", type=int, default=3, help="negatives per pair (default: 3)"
     )
@@ -82,6 +83,7 @@ def _mine(options: argparse.Namespace) -> int:
         "min_score": options.min_score,
         "corpus": None if options.corpus is None else str(options.corpus),
         "batch": options.batch,
+        "columns": dict(options.column),
     }
     given = msgspec.json.encode(asked).decode()
     for _ in print_lines(data_messages("mine", [], given), say):

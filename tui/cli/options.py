@@ -115,6 +115,38 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and not word[1:2].isdigit()
 
 
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Add `--column FIELD=COLUMN`, which may be repeated."""
+    parser.add_argument(
+        "--column",
+        metavar="FIELD=COLUMN",
+        type=_field_and_column,
+        action="append",
+        default=[],
+        help="read a field of the records, such as prompt, from this column; may be repeated",
+    )
+
+
+def _field_and_column(text: str) -> tuple[str, str]:
+    """Return field and column of `FIELD=COLUMN`.
+
+    Raises:
+        argparse.ArgumentTypeError: It has another form, or the records have no such field.
+    """
+    from fttui.engine.config.checks.data import FIELDS
+
+    name, equals, column = text.partition("=")
+    if not (name and equals and column):
+        raise argparse.ArgumentTypeError(f"got {text!r}, expected FIELD=COLUMN, as in prompt=Text")
+    if name not in FIELDS:
+        close = get_close_matches(name, FIELDS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise argparse.ArgumentTypeError(
+            f"got the field {name!r}, expected one of {', '.join(FIELDS)}{hint}"
+        )
+    return name, column
+
+
 def add_runs_dir(parser: argparse.ArgumentParser) -> None:
     """Add the option `--runs-dir` to a parser."""
     parser.add_argument(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 import re
 import sys
@@ -18,7 +17,7 @@ from fttui.engine.errors import ConfigError, DataError, FttuiError
 from fttui.engine.protocol.data.messages import DataSummary
 
 from ..check import check_configuration, gib
-from ..options import Commands, say
+from ..options import Commands, add_columns, say
 from .import_config import write_new
 from .training_packages import require_training_packages
 
@@ -43,14 +42,7 @@ def add_commands(commands: Commands) -> None:
         "data", metavar="DATA", nargs="?", help="a file, a folder, or the id of a Hub dataset"
     )
     parser.add_argument("--model", metavar="M", help="a Hub id or a local folder")
-    parser.add_argument(
-        "--column",
-        metavar="FIELD=COLUMN",
-        type=_column,
-        action="append",
-        default=[],
-        help="read a field of the records, such as prompt, from this column; may be repeated",
-    )
+    add_columns(parser)
     parser.add_argument(
         "--role",
         metavar="NAME=ROLE",
@@ -254,26 +246,6 @@ def _role(text: str) -> tuple[str, str]:
     if not (name and equals and role):
         raise argparse.ArgumentTypeError(f"got {text!r}, expected NAME=ROLE, as in narrator=user")
     return name, role
-
-
-def _column(text: str) -> tuple[str, str]:
-    """Return field and column of `FIELD=COLUMN`.
-
-    Raises:
-        argparse.ArgumentTypeError: It has another form, or the records have no such field.
-    """
-    from fttui.engine.config.checks.data import FIELDS
-
-    name, equals, column = text.partition("=")
-    if not (name and equals and column):
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected FIELD=COLUMN, as in prompt=Text")
-    if name not in FIELDS:
-        close = difflib.get_close_matches(name, FIELDS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise argparse.ArgumentTypeError(
-            f"got the field {name!r}, expected one of {', '.join(FIELDS)}{hint}"
-        )
-    return name, column
 
 
 def _asked(question: str, default: str) -> str:

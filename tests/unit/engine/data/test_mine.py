@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -161,6 +162,17 @@ def test_scored_pairs_are_refused_with_their_place(tmp_path: Path) -> None:
     source.write_text(json.dumps(row) + "\n")
     with pytest.raises(DataError, match=r"s.jsonl:1: the pair has a score"):
         read_pairs(MineOptions(source=str(source), out="x", model="m"), lambda *_: None)
+
+
+def test_columns_of_other_names_are_named_by_an_option(tmp_path: Path) -> None:
+    source = tmp_path / "s.jsonl"
+    source.write_text(json.dumps({"q": "a", "p": "b"}) + "\n")
+    options = MineOptions(source=str(source), out="x", model="m")
+    with pytest.raises(DataError, match="fttui mine takes such names as --column FIELD=COLUMN"):
+        read_pairs(options, lambda *_: None)
+    named = msgspec.structs.replace(options, columns={"anchor": "q", "positive": "p"})
+    (found,), _ = read_pairs(named, lambda *_: None)
+    assert (found.anchor, found.positive) == ("a", "b")
 
 
 def test_a_refused_candidate_costs_no_negative() -> None:
