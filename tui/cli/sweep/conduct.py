@@ -223,8 +223,9 @@ class TrialLoop:
 
         def told(found: TrialRecord, measured: bool) -> str:
             nonlocal overtime
-            with self._turn:
-                self._tell.progress(trial, found)
+            if not self._leaving.is_set():  # afterwards other lines are printed
+                with self._turn:
+                    self._tell.progress(trial, found)
             if deadline is not None and time.monotonic() >= deadline and not trial.ending:
                 overtime = True
                 return "the time limit of the sweep is reached"

@@ -343,7 +343,7 @@ def _interrupted(sweep: TrialLoop) -> None:
     say("")
     if runs := sweep.interrupted():
         names, it = ", ".join(run.id for run in runs), "it" if len(runs) == 1 else "them"
-        say(f"saving and stopping {names}; press Ctrl-C again to let {it} continue training")
+        say_line(f"saving and stopping {names}; press Ctrl-C again to let {it} continue training")
         with suppress(KeyboardInterrupt):
             for run in runs:
                 interrupt(run)

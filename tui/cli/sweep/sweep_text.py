@@ -249,7 +249,7 @@ def result_lines(
         return
     yield f"best: trial {best.number}, {label(space, best.values)}, {plan.by} {best.score:.5g}"
     yield from _verdict(plan, space, trials, best)
-    yield f"its configuration is in {best_file}; train it with: fttui run {quote(best_file)}"
+    yield f"train its configuration with: fttui run {quote(best_file)}"
 
 
 def _counts(trials: Sequence[TrialResult]) -> str:

@@ -291,6 +291,20 @@ def test_an_error_is_told_at_once_with_its_trial_and_the_others_are_concluded(
     assert sorted(one.state for one in scene.results()) == ["complete", "open"]
 
 
+def test_after_an_interruption_no_progress_is_told(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, ["train.lr=0.1..1", "adapter.r=4,8"], rate)
+    wanted, told = plan(2), []
+    study = Study(scene.folder, wanted, scene.space)
+    telling = SweepTelling(lambda trial, _: told.append(trial), scene._finished, scene._broke)
+    loop = TrialLoop(wanted, scene.space, study, [scene.runs] * 2, tmp_path, telling)
+    loop._trial(scene.runs, study.next_trial(), None)
+    assert told
+    told.clear()
+    loop._leaving.set()
+    loop._trial(scene.runs, study.next_trial([1]), None)
+    assert told == []
+
+
 def test_an_error_outside_a_trial_is_told_without_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
