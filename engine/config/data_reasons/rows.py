@@ -212,6 +212,12 @@ OTHER_SPLITS = Reason(
     "not read, because their names say that they are of other splits of the folder",
     "set data.train_split and data.eval_split, or name the files with a pattern",
 )
+SPLIT_VARIANTS = Reason(
+    "split-variants",
+    "files",
+    "are read with others of the split, although their names have more words than the split",
+    "name the files with a pattern if these hold variants of the same records",
+)
 MISSING_FILES = Reason(
     "missing-files",
     "files",

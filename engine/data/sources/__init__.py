@@ -25,6 +25,7 @@ from ...config.data_reasons.rows import (
     ENCODING_GUESSED,
     MISSING_FILES,
     OTHER_SPLITS,
+    SPLIT_VARIANTS,
     UNREAD_FILES,
 )
 from ...config.schema import TextUnit
@@ -183,6 +184,8 @@ class _Reader:
             self._reading.counted("files", len(unread), f"{source} {reason.name}")
             for file in unread:
                 self._reading.note(reason, str(file))
+        for file in files.variants:
+            self._reading.note(SPLIT_VARIANTS, str(file))
         if self._reading.has_changed(source, "\n".join(map(str, files.read))):
             self._reading.note(CHANGED_FILES, source, "other files than before")
         return self._alike(files.read, source, root)

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from ...config.checks import ACCEPTED_FILES, FILE_SUFFIXES, is_broken_link
 from ...errors import DataError
-from .splits import chosen_of, files_of_card, missing_shards, word_of
+from .splits import chosen_of, files_of_card, missing_shards, variants_of, word_of
 
 _NOT_DATA = frozenset(
     {
@@ -63,6 +63,8 @@ class FolderFiles:
     of_other_splits: list[Path] = field(default_factory=list)
     missing: list[Path] = field(default_factory=list)
     """Files that are missing by the numbers in the names of the others."""
+    variants: list[Path] = field(default_factory=list)
+    """Files that are read, and whose names have more words than the split."""
 
 
 def files_of_split(folder: Path, split: str) -> FolderFiles:
@@ -88,7 +90,8 @@ def files_of_split(folder: Path, split: str) -> FolderFiles:
     data = [one for one in files if is_data(one)]
     if not data:
         raise _no_data(folder, other)
-    chosen = files_of_card(folder, split) or chosen_of(data, folder, split)
+    of_card = files_of_card(folder, split)
+    chosen = of_card or chosen_of(data, folder, split)
     rest = [one for one in data if one not in set(chosen)]
     unsplit = [one for one in rest if word_of(one.relative_to(folder)) in (None, split)]
     read, texts = _of_one_kind(chosen)
@@ -98,6 +101,7 @@ def files_of_split(folder: Path, split: str) -> FolderFiles:
         unsplit + texts + again + other,
         [one for one in rest if one not in unsplit],
         missing_shards(once),
+        [] if of_card else variants_of(once),
     )
 
 

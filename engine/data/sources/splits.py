@@ -104,6 +104,22 @@ def _is_named(file: Path, split: str) -> bool:
     return split in (*file.parts[:-1], _before_number(file))
 
 
+def variants_of(files: Sequence[Path]) -> list[Path]:
+    """Return the files with more words in their names than other files of the same split.
+
+    Such as `train_socratic.jsonl` beside `train.jsonl`, which may have the same records with other
+    answers. Files of which only the folder names the split are not among them.
+    """
+    more: dict[Path, bool] = {}
+    for file in files:
+        words = [one for one in re.split(r"[^A-Za-z]+", _before_number(file)) if one]
+        named = [one for one in words if any(kind.fullmatch(one) for kind in _WORDS.values())]
+        if named:
+            more[file] = len(words) > len(named)
+    plain = {file.parent for file, longer in more.items() if not longer}
+    return [file for file, longer in more.items() if longer and file.parent in plain]
+
+
 def missing_shards(files: Sequence[Path]) -> list[Path]:
     """Return the files that are missing by the numbers in the names of the others."""
     numbers: dict[tuple[Path, str, str, str], set[int]] = defaultdict(set)
@@ -165,7 +181,8 @@ def files_of_card(folder: Path, split: str) -> list[Path] | None:
         raise DataError(
             f"{folder}: the folder has {len(named)} data sets by its README.md: "
             f"{', '.join(one.name for one in named)}; name the files of one with a pattern, such "
-            f"as data.train: {folder / example}"
+            f"as data.train: {folder / example}, or those of all, such as {folder}/**/*"
+            f"{Path(example).suffix or '.parquet'}"
         )
     if not (files := chosen.files(folder, split)):
         raise no_split(folder, split, chosen.patterns)

@@ -69,6 +69,26 @@ def test_files_of_one_split_are_read_together(tmp_path: Path, names: tuple[str, 
     assert texts(tmp_path) == list(names)
 
 
+@pytest.mark.parametrize(
+    ("names", "variants"),
+    [
+        (("train", "train_socratic"), 1),
+        (("train-00000-of-00001", "more-train"), 1),
+        (("train_de", "train_en"), 0),
+        (("train1", "train2"), 0),
+        (("train/a", "train/b_train"), 0),
+        (("x/train", "y/train_b"), 0),
+    ],
+)
+def test_files_with_longer_names_than_the_split_are_shown(
+    tmp_path: Path, names: tuple[str, ...], variants: int
+) -> None:
+    put(tmp_path, **{f"{name}.jsonl": row(name) for name in names})
+    rows, noted = read(tmp_path)
+    assert len(rows) == 2
+    assert noted == ({"split-variants": 1} if variants else {})
+
+
 @pytest.mark.parametrize("name", ["dev", "train_sft", "prefs"])
 def test_a_split_may_have_any_name(tmp_path: Path, name: str) -> None:
     put(tmp_path, **{f"{name}.jsonl": row("a"), "other.jsonl": row("b")})
