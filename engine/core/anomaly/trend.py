@@ -40,6 +40,11 @@ LEAST_LIFT = 0.18
 """A lift by a fifth, as log ratio, is a divergence if it is out of the noise."""
 CLEAR_SD, CLEAR_LIFT = 12.0, 0.05
 """In a quiet run a lift of 12 standard deviations of a record is one too, from 5 % on."""
+RETURNED_LIFT = 1.5
+"""Largest share of the limit it exceeded that a lift counts for in the tail, once the loss is back.
+
+So a huge lift does not hide the next one, while many of them raise the limit.
+"""
 HOLD_RECORDS = 100
 """Records after which a raised level counts as the usual one."""
 COLD_RECORDS = 40
@@ -84,6 +89,8 @@ class Trend(msgspec.Struct, dict=True):
     """Records since the divergence began; 0 without one."""
     highest: float = 0.0
     """The largest lift of the present divergence, in standard deviations of a record."""
+    exceeded: float = 0.0
+    """The limit that the present divergence exceeded, in standard deviations of a record."""
     sds: list[float] = []
 
     def __post_init__(self) -> None:
@@ -122,9 +129,10 @@ class Trend(msgspec.Struct, dict=True):
             return None  # no bound below is smaller
         if lift <= _least_lift(sd) * size:
             return None
-        if lift <= sd * self.tail.limit(probability, LIFT_TAIL, DEPENDENT):
+        limit = self.tail.limit(probability, LIFT_TAIL, DEPENDENT)
+        if lift <= sd * limit:
             return None
-        self.held, self.highest = 1, lift / sd
+        self.held, self.highest, self.exceeded = 1, lift / sd, limit
         return Lift(lift, level, sd)
 
     def take(self, x: float) -> float | None:
@@ -157,14 +165,14 @@ class Trend(msgspec.Struct, dict=True):
     def _hold(self, lift: float, size: float) -> None:
         """Keep the level from before the divergence until the loss has returned, or stays high.
 
-        A lift that the run has come back from belongs to its tail.
+        A lift that the run has come back from belongs to its tail, cut at `RETURNED_LIFT`.
         """
         self.held += 1
         sd = self.sds[0]
         self.highest = max(self.highest, lift / sd)
         if lift < 0.5 * _least_lift(sd) * size:
             self.held = 0
-            self.tail.push(self.highest, alarmed=True)
+            self.tail.push(min(self.highest, RETURNED_LIFT * self.exceeded), alarmed=True)
         elif self.held > HOLD_RECORDS:
             self.relearn()
 

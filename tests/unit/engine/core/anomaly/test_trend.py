@@ -38,10 +38,11 @@ def test_a_smaller_lift_is_none_in_the_calmest_run(share: float, found: bool) ->
     assert bool(lifts(settled(), [share * LEAST_LIFT] * FAST_RECORDS)) == found
 
 
-def test_every_lift_after_a_return_is_told_until_lifts_are_a_habit() -> None:
+@pytest.mark.parametrize("size", [0.3, 0.5])
+def test_every_lift_after_a_return_is_told_until_lifts_are_a_habit(size: float) -> None:
     trend = settled()
-    habit = [1.0] * FAST_RECORDS + [0.0] * 60
-    counts = [len(lifts(trend, habit)) for _ in range(12)]
+    habit = [size] * FAST_RECORDS + [0.0] * 60
+    counts = [len(lifts(trend, habit)) for _ in range(14)]
     assert counts[:4] == [1, 1, 1, 1]
     assert counts[-2:] == [0, 0]
 
@@ -49,8 +50,8 @@ def test_every_lift_after_a_return_is_told_until_lifts_are_a_habit() -> None:
 @pytest.mark.parametrize("size", [0.8, 1.0, 1.2])
 def test_a_later_lift_need_not_exceed_the_earlier_ones(size: float) -> None:
     trend = settled()
-    for _ in range(3):
-        assert lifts(trend, [1.0] * FAST_RECORDS + [0.0] * 200)
+    for huge in (1.0, 9.0, 5.0):
+        assert lifts(trend, [huge] * FAST_RECORDS + [0.0] * 200)
     assert lifts(trend, [size] * FAST_RECORDS)
 
 
