@@ -43,7 +43,7 @@ def _is_missing(source: str) -> bool:
     """
     if source.startswith(HUB_FILE):
         return False
-    if not source.strip():
+    if not source.strip() or "://" in source:
         return True
     if is_pattern(source):
         return not files_of_pattern(source)
@@ -59,6 +59,11 @@ def describe_missing(source: str) -> str:
     """
     if not source.strip():
         return "got an empty text, expected a file or a folder; a dot is the current folder"
+    if "://" in source:
+        return (
+            f"{source}: an address, but data are read from files, folders and the Hub; download "
+            "it first, and name the file"
+        )
     path = Path(source).expanduser()
     if is_pattern(str(path)):
         return (

@@ -57,6 +57,10 @@ _KEYS_OF_TYPE = (
     *("format", "no_input_format", "system_prompt"),
 )
 """Keys of a `type` that is a mapping, for supervised data."""
+_NEWEST = (
+    "the newest revision of the dataset is read; files of another one are named as "
+    f"{HUB_FILE}ORG/NAME@REVISION/FILE"
+)
 _COLUMNS = "'data.columns={prompt: question, completion: answer}'"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w.-]+")
 _ANSWERING = {"assistant", "gpt", "model"}
@@ -403,9 +407,13 @@ class _Dataset:
         return ({"columns": columns} if columns else {}) | roles
 
     def _rest(self, key: str) -> None:
-        harmless = ("preprocess_shards", "trust_remote_code", "revision", "template_thinking_key")
-        if key in harmless or self._given[key] in (False, [], {}):
+        harmless = ("preprocess_shards", "trust_remote_code", "template_thinking_key")
+        if key in harmless or self._given[key] in (None, False, [], {}):
             self._row(key, "no effect", "", "how the data are loaded")
+        elif key == "revision" and self._given[key] == "main":
+            self._row(key, "no effect", "", "the newest revision is read")
+        elif key == "revision":
+            self._row(key, "dropped", "", _NEWEST)
         elif key == "field_thinking":
             self._row(key, "same", "fttui knows the keys of reasoning in messages")
         else:

@@ -162,7 +162,11 @@ def _path(entry: Mapping[str, Any], folder: str) -> str:
     name = entry.get("file_name")
     if not name:
         return ""
-    return f"{folder}/{name}" if "://" in folder else str(PurePosixPath(folder, str(name)))
+    if "://" in folder:
+        return f"{folder}/{name}"
+    path = PurePosixPath(folder, str(name))
+    # LLaMA-Factory reads all files of a folder, also those that are named after another split.
+    return str(path if path.suffix else path / "*")
 
 
 def _columns(draft: Draft, entry: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

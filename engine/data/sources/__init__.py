@@ -53,6 +53,8 @@ from .text_rows import text_rows
 __all__ = ["SourceRecord", "is_local", "open_rows", "read_rows"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?(:[\w.-]+)?")
+_PART = re.compile(r"[\[+]")
+"""What the name of a part of a split has, such as `train[:10%]`."""
 _TABLES = (".csv", ".tsv", ".tab")
 _JSON = (".json", ".jsonl", ".ndjson")
 _BEGINNING = 1 << 16
@@ -145,6 +147,11 @@ class _Reader:
         path = Path(source).expanduser()
         if not source.strip():
             raise DataError(describe_missing(source))
+        if is_local(source) and _PART.search(self._split):
+            raise DataError(
+                f"{source}: got the split {self._split!r}, but only datasets of the Hub have parts "
+                "of splits; set data.train_limit to read the first rows, or write them to a file"
+            )
         if path.is_file():
             return self._complete_rows(path)
         if path.is_dir():

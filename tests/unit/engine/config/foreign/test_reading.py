@@ -827,6 +827,21 @@ def test_unknown_keys_of_an_entry_of_the_table_are_dropped(tmp_path: Path, forma
     assert found.values["data.train"][0]["columns"] == {"system": "rules"}
 
 
+def test_another_revision_of_a_dataset_is_dropped(tmp_path: Path) -> None:
+    data = {"path": "org/a", "type": "alpaca"}
+    found = read(tmp_path, AXOLOTL, datasets=[{**data, "revision": "abc"}])
+    assert reasons(found)["datasets[0].revision"].startswith("the newest revision of the dataset")
+    newest = read(tmp_path, AXOLOTL, datasets=[{**data, "revision": "main"}])
+    assert "datasets[0].revision" not in reasons(newest)
+
+
+def test_all_files_of_a_folder_in_the_table_are_read(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, LLAMA_FACTORY, dataset="mine", dataset_dir={"mine": {"file_name": "parts"}}
+    )
+    assert found.values["data.train"][0]["path"].endswith("/parts/*")
+
+
 def test_keys_of_a_type_that_are_not_used_are_told(tmp_path: Path) -> None:
     kind = {"field_outptu": "a", "format": "Q: {instruction}", "system_format": "{system}"}
     found = read(tmp_path, AXOLOTL, datasets=[{"path": "a", "type": kind}])

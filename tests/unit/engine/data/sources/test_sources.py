@@ -90,6 +90,19 @@ def test_an_empty_source_is_not_the_current_folder(source):
         read_rows(source, "train")
 
 
+@pytest.mark.parametrize("split", ["train[:10%]", "train+test"])
+def test_a_part_of_a_split_of_a_file_is_refused_because_all_of_it_would_be_read(file, split):
+    path = file("d.jsonl", '{"text": "a"}\n')
+    with pytest.raises(DataError, match="only datasets of the Hub have parts of splits"):
+        read_rows(path, split)
+
+
+@pytest.mark.parametrize("source", ["s3://bucket/d.jsonl", "https://example.com/d"])
+def test_an_address_is_to_be_downloaded(source):
+    with pytest.raises(DataError, match=r"an address, .* download it first"):
+        read_rows(source, "train")
+
+
 def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
     import datasets
 
