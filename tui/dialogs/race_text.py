@@ -299,6 +299,8 @@ def page_lines(
     conducted: bool,
     step_s: float | None,
     said: Sequence[str],
+    *,
+    key: str = "",
 ) -> Iterator[str]:
     """Yield a race as the app shows it: progress, table and verdict, or why there is none.
 
@@ -308,6 +310,7 @@ def page_lines(
         conducted: whether a process conducts it now.
         step_s: seconds of a step; None before the first one.
         said: the last lines of the process that conducted it.
+        key: the key that resumes an interrupted race or cancels it; empty if only commands do.
     """
     errors = [line for line in said if line.startswith(_ERROR)]
     if race is None or not race.variants:
@@ -329,7 +332,10 @@ def page_lines(
         yield gone_on_line(race)
         yield from side_lines(race)
     elif not conducted:
-        yield from errors or unfinished_lines(race, state.run_id)
+        ways = list(unfinished_lines(race, state.run_id))
+        if key:
+            ways[1:] = [f"{key} resumes it, or returns the run to its state before the race"]
+        yield from errors or ways
 
 
 def _present_beside(race: RaceState) -> Iterator[str]:

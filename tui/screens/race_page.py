@@ -12,7 +12,8 @@ from textual.css.query import NoMatches
 
 from fttui.engine.errors import FttuiError
 
-from ..connection.race.race_source import RaceSource
+from ..actions import key_of
+from ..connection.race.race_source import LocalRace, RaceSource
 from ..dialogs.race_text import page_lines
 from ..view_model.app_state import AppState
 from ..view_model.race.race_state import RaceState
@@ -70,7 +71,9 @@ class RacePage(RunScreen):
     def _lines(self, state: AppState) -> list[str]:
         last = state.run.last
         step_s = None if last is None else last.step_s
-        return list(page_lines(self._race, state, self._conducted, step_s, self._said))
+        # The key of a run on a remote host only begins races.
+        key = key_of("run.race", state) if isinstance(self._source, LocalRace) else ""
+        return list(page_lines(self._race, state, self._conducted, step_s, self._said, key=key))
 
     def show_body(self, state: AppState, now: float) -> None:
         """Draw the current state of the race."""

@@ -161,6 +161,19 @@ async def test_a_race_that_did_not_begin_says_why_instead_of_an_older_result(
         assert "best:" not in text_of(app)
 
 
+async def test_the_page_of_an_interrupted_race_names_the_key_that_resumes_it(
+    tmp_path: Path,
+) -> None:
+    run = folder(tmp_path)
+    store_race(run, going())
+    async with driven(FakeSession(eventful()), folder=run.path) as (app, pilot):
+        await app.push_screen(RacePage(LocalRace(run)))
+        await until(pilot, lambda: "E resumes it, or returns the run" in text_of(app))
+        assert "--resume" not in text_of(app)
+        await pilot.press("E")
+        await until(pilot, lambda: "interrupted race" in text_of(app))
+
+
 async def test_a_race_that_another_process_begins_replaces_the_ended_one(tmp_path: Path) -> None:
     run = folder(tmp_path)
     older = going()
