@@ -37,6 +37,7 @@ from .csv_tables import csv_rows
 from .files import DataFile, encoding_of, open_file
 from .folders import (
     FolderFiles,
+    difference,
     files_of_split,
     is_data,
     missing_of_pattern,
@@ -160,8 +161,9 @@ class _Reader:
             refuse_broken_links(broken_links_of_pattern(source), source)
             files = files_of_pattern(source)
             data = [one for one in files if is_data(one)] or files
-            unread = [one for one in files if one not in data]
-            found = FolderFiles(data, unread, missing=missing_of_pattern(data, source))
+            found = FolderFiles(
+                data, difference(files, data), missing=missing_of_pattern(data, source)
+            )
             return self._rows_of_files(found, source, root_of_pattern(source))
         looks_like_file = source.endswith(FILE_SUFFIXES) or "\\" in source
         on_hub = _HUB_ID.fullmatch(source) and not looks_like_file

@@ -82,27 +82,33 @@ def files_of_split(folder: Path, split: str) -> FolderFiles:
     refuse_broken_links(
         [one for one in visible if is_data(one) and is_broken_link(one)], str(folder)
     )
-    finished = [one for one in visible if _UNFINISHED not in one.relative_to(folder).parts]
-    files = [one for one in finished if one.is_file()]
-    other = [one for one in visible if one not in finished and is_data(one)]
+    unfinished = {one for one in visible if _UNFINISHED in one.relative_to(folder).parts}
+    files = [one for one in visible if one not in unfinished and one.is_file()]
+    other = [one for one in visible if one in unfinished and is_data(one)]
     other += [one for one in files if _may_be_data(one)]
-    other += [one for one in finished if one.is_dir()]  # only links are listed, and not followed
+    other += [one for one in visible if one.is_dir()]  # only links are listed, and not followed
     data = [one for one in files if is_data(one)]
     if not data:
         raise _no_data(folder, other)
     of_card = files_of_card(folder, split)
     chosen = of_card or chosen_of(data, folder, split)
-    rest = [one for one in data if one not in set(chosen)]
+    rest = difference(data, chosen)
     unsplit = [one for one in rest if word_of(one.relative_to(folder)) in (None, split)]
     read, texts = _of_one_kind(chosen)
     once, again = _once(read)
     return FolderFiles(
         once,
         unsplit + texts + again + other,
-        [one for one in rest if one not in unsplit],
+        difference(rest, unsplit),
         missing_shards(once),
         [] if of_card else variants_of(once),
     )
+
+
+def difference(files: Iterable[Path], others: Iterable[Path]) -> list[Path]:
+    """Return the files that are not among the others, in their order."""
+    known = set(others)
+    return [one for one in files if one not in known]
 
 
 def _visible(folder: Path) -> list[Path]:
@@ -200,8 +206,8 @@ def _once(files: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     known: dict[Path, Path] = {}
     for file in sorted(files, key=lambda one: (one.is_symlink(), one)):
         known.setdefault(file.resolve(), file)
-    once = set(known.values())
-    return sorted(once), [file for file in files if file not in once]
+    once = sorted(known.values())
+    return once, difference(files, once)
 
 
 def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
@@ -210,5 +216,5 @@ def _of_one_kind(files: list[Path]) -> tuple[list[Path], list[Path]]:
     Text files are read only if no file has columns.
     """
     texts = [one for one in files if any(ending in _TEXT for ending in one.suffixes[-2:])]
-    tables = [one for one in files if one not in texts]
+    tables = difference(files, texts)
     return (tables, texts) if tables else (texts, [])

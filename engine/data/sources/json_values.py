@@ -305,9 +305,12 @@ class JsonScanner:
         return self._error(json.JSONDecodeError(f"Expecting {expected}", self.text, self.position))
 
     def _error(self, error: Exception) -> DataError:
+        step = "correct this line"
         if isinstance(error, json.JSONDecodeError):
             self.position = max(error.pos, self._counted)
-        return DataError(f"{self.place}: {error_text(error, self.text)}; correct this line")
+            if error.pos >= len(self.text.rstrip()) or error.msg.startswith("Unterminated"):
+                step = "the file ends early: write or download it again"
+        return DataError(f"{self.place}: {error_text(error, self.text)}; {step}")
 
 
 def _end_of(pattern: re.Pattern[str], text: str, position: int) -> int:

@@ -22,6 +22,8 @@ _WORDS = {
 }
 _SHARD = re.compile(r"(.+)-(\d{2,})-of-(\d{2,})(-[0-9a-f]{16})?")
 """The name of one of several files of a split, such as `train_sft-00000-of-00003`."""
+_MOST_SHARDS = 100_000
+"""Largest number of files that a name is taken to count."""
 _SPLIT_NAME = re.compile(r"\w+(\.\w+)*")
 _CARD = re.compile(r"---\s*\n(.*?)\n---\s*(\n|$)", re.S)
 """The part of a dataset card that programs read."""
@@ -131,6 +133,7 @@ def missing_shards(files: Sequence[Path]) -> list[Path]:
     return [
         folder / f"{start}-{number:0{len(count)}}-of-{count}{ending}"
         for (folder, start, count, ending), present in numbers.items()
+        if int(count) <= _MOST_SHARDS
         for number in _absent(present, int(count))
     ]
 

@@ -105,6 +105,11 @@ def test_missing_numbers_are_counted(tmp_path: Path, start: str) -> None:
     assert read(tmp_path / f"{start}-0000[02]*")[1] == {}
 
 
+def test_a_name_that_counts_absurdly_many_files_is_no_part(tmp_path: Path) -> None:
+    put(tmp_path, **{"x-01-of-99999999999999.jsonl": row("a")})
+    assert read(tmp_path) == ([{"text": "a"}], {})
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_complete_numbers_are_not_counted(tmp_path: Path, first: int) -> None:
     numbers = range(first, first + 3)

@@ -325,3 +325,11 @@ def test_a_row_nested_deeper_than_a_record_is_broken(
     found, findings = read(tmp_path, rows)
     assert found == [{"text": "a"}]
     assert [one.reason for one in findings] == [row_reasons.BROKEN_ROWS]
+
+
+@pytest.mark.parametrize(
+    "content", ['[{"text": "a"},\n{"text": "b', '[{"text": "a"},\n', '{"data": [{"text": "a"}\n']
+)
+def test_a_list_that_ends_early_is_to_be_written_again(tmp_path: Path, content: str) -> None:
+    with pytest.raises(DataError, match="the file ends early: write or download it again"):
+        read(tmp_path, content)
