@@ -62,6 +62,8 @@ def _telling(
     def save() -> None:
         with turn:
             store_race(run, state)
+            if state.running is None and all(one.at is None for one in state.variants):
+                line.clear()  # nothing trains, so other lines may follow
 
     def progress(index: int, found: TrainedSteps, target: int) -> None:
         nonlocal stored_at

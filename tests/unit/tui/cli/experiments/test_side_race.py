@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +15,10 @@ from fttui.engine.protocol.races.variant_step import VariantStep, variant_steps
 from fttui.engine.protocol.settings import RunSettings
 from fttui.tui.cli.experiments.conduct import Race, Telling
 from fttui.tui.cli.experiments.run_driver import Applied, Progress, TrainedSteps
+from fttui.tui.cli.experiments.side_by_side import _telling
 from fttui.tui.cli.experiments.side_race import DevicesRace, SideRace, largest_gap
 from fttui.tui.view_model.race.race_state import RaceState, VariantState
+from tests.support.engine_double import make_run
 
 from .test_conduct import Model, State
 
@@ -307,3 +311,23 @@ def test_a_second_training_that_fails_is_an_error_that_names_both_places() -> No
     with pytest.raises(TrainingFailed, match="not again in the run: halted"):
         race.go_on(state.best)
     assert not state.ended
+
+
+def test_the_progress_of_the_second_training_is_cleared_before_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stdout", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    state = begun()
+    state.running = 0
+    tell = _telling(make_run(tmp_path), state, threading.RLock(), lambda _: None)
+    tell.progress(0, TrainedSteps(step=480), 480)
+    assert terminal.getvalue().rstrip().endswith("100%")
+    state.running = None
+    tell.save()
+    assert terminal.getvalue().endswith("\r\x1b[K")
