@@ -66,7 +66,10 @@ def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
     # Of equally good ways the first is taken; rows that quotes may have joined are counted.
     ways = [_Dialect(delimiter, escaped=one, spaced=two) for two in spaces for one in escapes]
     ways += [_Dialect(delimiter, quotes=False)] if seen.bare else []
-    return ways[0] if len(ways) == 1 else min(ways, key=lambda one: _misfits(open_text, one))
+    hides = len(spaces) > 1
+    if len(ways) == 1:
+        return ways[0]
+    return min(ways, key=lambda one: _misfits(open_text, one, spaces_hide_quotes=hides))
 
 
 def _first_line(open_text: Callable[[], IO[str]]) -> str:
@@ -115,17 +118,21 @@ def _has_open_cell(line: str) -> bool:
     )
 
 
-def _misfits(open_text: Callable[[], IO[str]], dialect: _Dialect) -> float:
+def _misfits(
+    open_text: Callable[[], IO[str]], dialect: _Dialect, *, spaces_hide_quotes: bool
+) -> float:
     """Return the number of rows that do not fit the header; infinity if parsing the table fails.
 
-    A row in which spaces hide the quotes of a cell does not fit either.
+    With `spaces_hide_quotes`, a row in which spaces precede the quotes of a cell does not fit
+    either.
     """
     with open_text() as text:
         rows = csv.reader(text, dialect)
         try:
             columns = len(next(rows, []))
             return sum(
-                len(row) != columns or any(map(_HIDDEN_QUOTES.fullmatch, row))
+                len(row) != columns
+                or (spaces_hide_quotes and any(map(_HIDDEN_QUOTES.fullmatch, row)))
                 for row in rows
                 if row
             )

@@ -145,6 +145,11 @@ def test_a_quoted_cell_with_tab_and_line_end_is_not_two_rows(tmp_path: Path) -> 
     assert [found.reason for found in findings] == [row_reasons.JOINED_ROWS]
 
 
+def test_a_cell_of_spaces_and_quotes_does_not_turn_quotes_into_text(tmp_path: Path) -> None:
+    rows, _ = read(tmp_path, 'text\n"  ""x"""\n"y\nz"\n', "d.tsv")
+    assert [row["text"] for row in rows] == ['  "x"', "y\nz"]
+
+
 @pytest.mark.parametrize(
     ("content", "line", "offset"),
     [
