@@ -51,6 +51,8 @@ class RunHeader(TextLine):
         link, control = link_text(state, now), control_text(state)
         above = fitting([*name_parts(state), *_best(state)], width - link.cell_length - 2)
         progress = [part for part in progress_parts(state, now) if part not in _best(state)]
+        if fitting(progress, 0).cell_length + control.cell_length + 2 > width:
+            control = control_text(state, brief=True)
         below = fitting(progress, width - control.cell_length - 2)
         self.put(lines(spread(above, link, width), spread(below, control, width)))
 
@@ -164,11 +166,12 @@ _LINK_WORDS = {
 }
 
 
-def control_text(state: AppState) -> Content:
+def control_text(state: AppState, *, brief: bool = False) -> Content:
     """Return who has control of the run, or `read-only` for a viewer that sends no commands.
 
     If nobody has control, it names the key that takes it; that nobody has control is said only if
-    there are several viewers. The text is empty if the run has ended or nothing is known yet.
+    there are several viewers, and not in the brief form. The text is empty if the run has ended or
+    nothing is known yet.
     """
     if state.read_only:
         return assemble(("read-only", DIM))
@@ -178,5 +181,5 @@ def control_text(state: AppState) -> Content:
         return assemble("you control")
     if state.controller:
         return assemble((f"{state.controller} controls", WATCH))
-    shared = "nobody controls · " if state.link.beat.viewers > 1 else ""
+    shared = "nobody controls · " if state.link.beat.viewers > 1 and not brief else ""
     return assemble((f"{shared}{key_of('control.toggle', state)} takes control", DIM))

@@ -8,11 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from fttui.engine.protocol.events import StateChanged
+from fttui.engine.protocol.requests import Beat
 from fttui.engine.protocol.states import RunState
 from fttui.tui.view_model.app_state import AppState, fold
-from fttui.tui.view_model.connection_port import Link, LinkChanged, RecordsArrived
+from fttui.tui.view_model.connection_port import BeatArrived, Link, LinkChanged, RecordsArrived
 from fttui.tui.widgets.header import Part, fitting, name_parts, progress_parts
-from tests.support.session_double import Script, finished, undone
+from tests.support.session_double import FakeSession, Script, finished, undone
+from tests.unit.tui.app.driving import driven, text_of, until
 
 
 def _state(script: Script) -> AppState:
@@ -80,3 +82,17 @@ def test_a_long_name_is_shortened_before_anything_is_left_out() -> None:
     text = _text(parts, len(whole) - 20)
     assert text.startswith("an-experimen…1130-101500 ▸ timeline 2")
     assert text.endswith(whole[len(state.name) :])
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(68, False), (90, True)])
+async def test_the_time_of_arrival_is_not_cut_by_the_words_about_control(
+    columns: int, whole: bool
+) -> None:
+    session = FakeSession(undone())
+    async with driven(session, size=(columns, 24)) as (app, pilot):
+        beat = Beat(time=session.script.now, last_seq=1, engine_alive=True, viewers=2)
+        session.deliver(BeatArrived(beat))
+        await until(pilot, lambda: "takes control" in text_of(app))
+        assert "…" not in text_of(app).splitlines()[1]
+        assert "ETA" in text_of(app)
+        assert ("nobody controls" in text_of(app)) is whole
