@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO
 
@@ -19,6 +20,8 @@ _HEAD = 1 << 16
 """Bytes by which the content of a file is recognized."""
 _UNPACKED_AT_ONCE = 1 << 20
 """Bytes that are unpacked at once into a temporary file."""
+_READ_AT_ONCE = 1 << 20
+"""Bytes of a text that are in memory at once while its encoding is found."""
 _POOR = 0.2
 """Share of disorder above which a guessed encoding is not trusted."""
 _NEAR = 0.05
@@ -152,7 +155,7 @@ def _found_encoding(file: DataFile) -> Encoding:
         return Encoding(wide, guessed=True)
     if _is_binary(file.head):
         raise file.refuse("binary, not text; write it as JSON lines, CSV or Parquet")
-    return Encoding("utf-8") if _decodes(file, "utf-8") else _guessed(file)
+    return Encoding("utf-8") if _misfit(file, "utf-8") is None else _guessed(file)
 
 
 def _require_decodable(file: DataFile, encoding: str) -> None:
@@ -162,19 +165,47 @@ def _require_decodable(file: DataFile, encoding: str) -> None:
         DataError: It is not; the error has the place of the first byte that does not fit.
     """
     encoding = encoding.removesuffix("-sig")  # which counts bytes from behind the mark on
-    if _decodes(file, encoding):
-        return
-    with file.open_bytes() as opened:
-        raw = opened.read()
-    try:
-        raw.decode(encoding)
-    except UnicodeDecodeError as error:
-        line = raw[: error.start].decode(encoding, "replace").count("\n") + 1
+    if found := _misfit(file, encoding):
         raise DataError(
-            f"{file.path}:{line}: byte {raw[error.start]:#04x} at offset {error.start:,} of the "
-            f"file does not fit its byte-order mark, which says {encoding} ({error.reason}); "
+            f"{file.path}:{found.line}: byte {found.byte:#04x} at offset {found.offset:,} of the "
+            f"file does not fit its byte-order mark, which says {encoding} ({found.reason}); "
             "correct this line in an editor, or save the file again as UTF-8"
-        ) from None
+        )
+
+
+@dataclass(frozen=True)
+class _Misfit:
+    """The first byte of a content that is not in an encoding."""
+
+    byte: int
+    offset: int
+    line: int
+    reason: str
+
+
+def _chunks(file: DataFile) -> Iterator[bytes]:
+    """Yield the content of a file in parts, because the whole may not fit into memory."""
+    with file.open_bytes() as opened:
+        while chunk := opened.read(_READ_AT_ONCE):
+            yield chunk
+
+
+def _misfit(file: DataFile, encoding: str) -> _Misfit | None:
+    """Return the first byte of the content that is not in an encoding; None if all are."""
+    decoder = codecs.getincrementaldecoder(encoding)()
+    offset, line = 0, 1
+    for chunk in chain(_chunks(file), [b""]):
+        state = decoder.getstate()
+        waiting = state[0]  # the beginning of a character
+        try:
+            line += decoder.decode(chunk, final=not chunk).count("\n")
+        except UnicodeDecodeError as error:
+            inside = error.start - len(waiting)
+            decoder.setstate(state)
+            line += decoder.decode(chunk[: max(0, inside)]).count("\n")
+            return _Misfit((waiting + chunk)[error.start], offset + inside, line, error.reason)
+        offset += len(chunk)
+    return None
 
 
 def _wide(head: bytes) -> str | None:
@@ -198,18 +229,6 @@ def _is_binary(head: bytes) -> bool:
         or controls > _MOST_CONTROLS * len(head)
         or (head.count(0) > _MOST_ZEROS * len(head))
     )
-
-
-def _decodes(file: DataFile, encoding: str) -> bool:
-    decoder = codecs.getincrementaldecoder(encoding)()
-    try:
-        with file.open_bytes() as opened:
-            while chunk := opened.read(1 << 20):
-                decoder.decode(chunk)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _likely(raw: bytes) -> Encoding | None:
@@ -242,22 +261,21 @@ def _refuse_damaged_utf8(file: DataFile) -> None:
     Raises:
         DataError: Most characters beyond ASCII are UTF-8.
     """
-    with file.open_bytes() as opened:
-        raw = opened.read()
-    text = raw.decode("utf-8", "replace")
-    wrong = text.count("\ufffd")
-    right = sum(not character.isascii() for character in text) - wrong
-    if right > wrong:
-        try:
-            raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            line = raw.count(b"\n", 0, error.start) + 1
-            raise DataError(
-                f"{file.path}:{line}: byte {raw[error.start]:#04x} at offset {error.start:,} of "
-                f"the file is not UTF-8, unlike the rest of the file ({error.reason}; {wrong:,} "
-                "such places); correct this line in an editor, or remove such bytes with: iconv "
-                f"-f utf-8 -t utf-8 -c {file.path.name} > cleaned{file.path.suffix}"
-            ) from None
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    right = wrong = 0
+    for chunk in chain(_chunks(file), [b""]):
+        text = decoder.decode(chunk, final=not chunk)
+        damaged = text.count("\ufffd")
+        wrong += damaged
+        right += len(text) - len(text.encode("ascii", "ignore")) - damaged
+    found = _misfit(file, "utf-8") if right > wrong else None
+    if found:
+        raise DataError(
+            f"{file.path}:{found.line}: byte {found.byte:#04x} at offset {found.offset:,} of "
+            f"the file is not UTF-8, unlike the rest of the file ({found.reason}; {wrong:,} "
+            "such places); correct this line in an editor, or remove such bytes with: iconv "
+            f"-f utf-8 -t utf-8 -c {file.path.name} > cleaned{file.path.suffix}"
+        )
 
 
 def _guessed(file: DataFile) -> Encoding:
@@ -268,12 +286,9 @@ def _guessed(file: DataFile) -> Encoding:
         raise DataError(
             f"{file.path}: not UTF-8 text, and its encoding cannot be guessed; save it as UTF-8"
         )
-    try:
-        with file.open_bytes() as opened:
-            raw = opened.read()
-            raw.decode(found.name)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file.path}: not UTF-8 text ({error.reason}); save it as UTF-8") from None
-    first = next(place for place, byte in enumerate(raw) if byte > 127)
-    line = raw.count(b"\n", 0, first) + 1
-    return replace(found, first=f"byte {raw[first]:#04x} in line {line:,}, offset {first:,}")
+    if misfit := _misfit(file, found.name):
+        raise DataError(f"{file.path}: not UTF-8 text ({misfit.reason}); save it as UTF-8")
+    first = _misfit(file, "ascii")
+    assert first is not None, "a file without bytes beyond ASCII is UTF-8"
+    place = f"byte {first.byte:#04x} in line {first.line:,}, offset {first.offset:,}"
+    return replace(found, first=place)

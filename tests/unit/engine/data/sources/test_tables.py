@@ -8,7 +8,7 @@ import pytest
 
 from fttui.engine.config.data_reasons import rows as row_reasons
 from fttui.engine.data.findings import Findings
-from fttui.engine.data.sources import read_rows
+from fttui.engine.data.sources import files, read_rows
 from fttui.engine.errors import DataError
 
 
@@ -163,3 +163,30 @@ def test_content_that_does_not_fit_its_byte_order_mark_has_a_place(
 ) -> None:
     with pytest.raises(DataError, match=rf"d.csv:{line}: byte 0x\w\w at offset {offset} "):
         read(tmp_path, content)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 5, 1 << 20])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("q,a\nä,ö\nü,".encode() + b"\xff\n", "d.csv:3: byte 0xff at offset 13 "),
+        ("q,a\nä,ö\n".encode("utf-16") + b"\x00\xd8a\x00", "d.csv:3: byte 0x00 at offset 18 "),
+        ("\ufeffq,a\nä,".encode() + b"\xc3", "d.csv:2: byte 0xc3 at offset 10 "),
+    ],
+)
+def test_the_first_wrong_byte_is_found_in_parts_of_any_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int, content: bytes, message: str
+) -> None:
+    monkeypatch.setattr(files, "_READ_AT_ONCE", at_once)
+    with pytest.raises(DataError, match=message):
+        read(tmp_path, content)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1 << 20])
+def test_a_guess_names_the_first_byte_beyond_ascii(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    monkeypatch.setattr(files, "_READ_AT_ONCE", at_once)
+    rows, findings = read(tmp_path, "q,a\nx,für\n".encode("latin-1"))
+    assert rows == [{"q": "x", "a": "für"}]
+    assert [one.detail for one in findings] == ["cp1252; byte 0xfc in line 2, offset 7"]
