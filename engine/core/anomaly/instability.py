@@ -16,9 +16,9 @@ from .trend import ColdStart, Trend
 
 LOSS_RISE = math.log(1.3)
 """Least effect size: a loss 30 % above its usual value is a spike if noise does not explain it."""
-CLEAR_SD, CLEAR_RISE = 20.0, 0.05
-"""In a quiet run a loss 20 standard deviations above its usual value is a spike too, from 5 %
-on."""
+CLEAR_SD, CLEAR_RISE = 20.0, math.log(1.2)
+"""In a quiet run a loss 20 standard deviations above its usual value is a spike too, from a fifth
+on. Smaller ones are seen in averages over epochs, and harm nothing."""
 LINEAR_RISE = math.asinh(1)
 """Where ratios mean nothing, a loss must rise by one unit of the scale."""
 LINEAR_LIFT = 4.0
