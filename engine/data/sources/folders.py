@@ -12,7 +12,15 @@ from urllib.parse import unquote
 
 from ...config.checks import ACCEPTED_FILES, FILE_SUFFIXES, is_broken_link
 from ...errors import DataError
-from .splits import chosen_of, files_of_card, missing_shards, variants_of, word_of
+from .splits import (
+    chosen_of,
+    files_of_card,
+    files_of_state,
+    missing_shards,
+    refuse_two_series,
+    variants_of,
+    word_of,
+)
 
 _NOT_DATA = frozenset(
     {
@@ -87,22 +95,36 @@ def files_of_split(folder: Path, split: str) -> FolderFiles:
     other = [one for one in visible if one in unfinished and is_data(one)]
     other += [one for one in files if _may_be_data(one)]
     other += [one for one in visible if one.is_dir()]  # only links are listed, and not followed
-    data = [one for one in files if is_data(one)]
+    data, stale = _without_stale([one for one in files if is_data(one)])
     if not data:
-        raise _no_data(folder, other)
+        raise _no_data(folder, other + stale)
     of_card = files_of_card(folder, split)
     chosen = of_card or chosen_of(data, folder, split)
     rest = difference(data, chosen)
     unsplit = [one for one in rest if word_of(one.relative_to(folder)) in (None, split)]
     read, texts = _of_one_kind(chosen)
     once, again = _once(read)
+    refuse_two_series(once)
     return FolderFiles(
         once,
-        unsplit + texts + again + other,
+        unsplit + texts + again + stale + other,
         difference(rest, unsplit),
         missing_shards(once),
         [] if of_card else variants_of(once),
     )
+
+
+def _without_stale(files: list[Path]) -> tuple[list[Path], list[Path]]:
+    """Return (files, Arrow files that an earlier `save_to_disk` has left in their folder)."""
+    states = {folder: files_of_state(folder) for folder in {one.parent for one in files}}
+    stale = [
+        one
+        for one in files
+        if one.suffix == ".arrow"
+        and (names := states[one.parent]) is not None
+        and one.name not in names
+    ]
+    return difference(files, stale), stale
 
 
 def difference(files: Iterable[Path], others: Iterable[Path]) -> list[Path]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import glob
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -122,20 +123,64 @@ def variants_of(files: Sequence[Path]) -> list[Path]:
     return [file for file, longer in more.items() if longer and file.parent in plain]
 
 
-def missing_shards(files: Sequence[Path]) -> list[Path]:
-    """Return the files that are missing by the numbers in the names of the others."""
-    numbers: dict[tuple[Path, str, str, str], set[int]] = defaultdict(set)
+class _Sharded(NamedTuple):
+    """What the names of the files of one numbered series have in common."""
+
+    folder: Path
+    start: str
+    ending: str
+    total: str
+    """Number of files, as it is written in the names."""
+
+
+def _series(files: Sequence[Path]) -> dict[_Sharded, set[int]]:
+    """Return the numbers of the files of each numbered series."""
+    numbers: dict[_Sharded, set[int]] = defaultdict(set)
     for file in files:
         name = without_ending(file.name)
         if found := _SHARD.fullmatch(name):
-            key = (file.parent, found[1], found[3], file.name.removeprefix(name))
-            numbers[key].add(int(found[2]))
+            ending = file.name.removeprefix(name)
+            numbers[_Sharded(file.parent, found[1], ending, found[3])].add(int(found[2]))
+    return numbers
+
+
+def missing_shards(files: Sequence[Path]) -> list[Path]:
+    """Return the files that are missing by the numbers in the names of the others."""
     return [
-        folder / f"{start}-{number:0{len(count)}}-of-{count}{ending}"
-        for (folder, start, count, ending), present in numbers.items()
-        if int(count) <= _MOST_SHARDS
-        for number in _absent(present, int(count))
+        one.folder / f"{one.start}-{number:0{len(one.total)}}-of-{one.total}{one.ending}"
+        for one, present in _series(files).items()
+        if int(one.total) <= _MOST_SHARDS
+        for number in _absent(present, int(one.total))
     ]
+
+
+def refuse_two_series(files: Sequence[Path]) -> None:
+    """Raise if two series differ only in their number of files: their rows would be read twice.
+
+    Raises:
+        DataError: There are such series.
+    """
+    known: dict[tuple[Path, str, str], str] = {}
+    for one in _series(files):
+        count = known.setdefault(one[:3], one.total)
+        if count != one.total:
+            raise DataError(
+                f"{one.folder}: has files of two versions of {one.start}: of {count} and of "
+                f"{one.total} files; remove those of the older one, or name the files with a "
+                f"pattern, such as data.train: {one.folder}/{one.start}-*-of-{count}*"
+            )
+
+
+def files_of_state(folder: Path) -> set[str] | None:
+    """Return the names of the files of a dataset that `save_to_disk` has written to a folder.
+
+    None if the folder has no such dataset.
+    """
+    try:
+        state = json.loads((folder / "state.json").read_bytes())
+        return {str(one["filename"]) for one in state["_data_files"]}
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def _absent(present: set[int], count: int) -> Iterator[int]:

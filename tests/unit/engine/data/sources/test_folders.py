@@ -105,6 +105,24 @@ def test_missing_numbers_are_counted(tmp_path: Path, start: str) -> None:
     assert read(tmp_path / f"{start}-0000[02]*")[1] == {}
 
 
+def test_files_of_two_versions_are_not_read_together(tmp_path: Path) -> None:
+    names = ("train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002")
+    put(tmp_path, **{f"data/{name}.jsonl": row(name) for name in names})
+    with pytest.raises(DataError, match="two versions of train: of 00001 and of 00002 files"):
+        read(tmp_path)
+    assert texts(tmp_path / "data/train-*-of-00001*") == ["train-00000-of-00001"]
+
+
+def test_files_of_an_earlier_save_to_disk_are_counted(tmp_path: Path) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_dict({"text": ["a", "b"]})
+    rows.save_to_disk(str(tmp_path), num_shards=2)
+    rows.save_to_disk(str(tmp_path), num_shards=1)
+    assert len(list(tmp_path.glob("*.arrow"))) == 3
+    assert read(tmp_path) == ([{"text": "a"}, {"text": "b"}], {"unread-files": 2})
+
+
 def test_a_name_that_counts_absurdly_many_files_is_no_part(tmp_path: Path) -> None:
     put(tmp_path, **{"x-01-of-99999999999999.jsonl": row("a")})
     assert read(tmp_path) == ([{"text": "a"}], {})
