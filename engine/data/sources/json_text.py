@@ -205,13 +205,32 @@ def _list_rows(scanner: JsonScanner, reading: Pass) -> Iterator[Row]:
         yield one.row(reading)
 
 
+def _refuse_encoded_twice(rows: list[Row]) -> None:
+    """Raise if all rows are texts that hold JSON objects, which would be learned as text.
+
+    Raises:
+        DataError: They are.
+    """
+    texts = [one for one in rows if isinstance(one, SourceRecord)]
+    if texts and all(one.bare and is_plain_object(one.values["text"].strip()) for one in texts):
+        raise DataError(
+            f"{texts[0].place}: every row is a text that holds a JSON object, as if the rows were "
+            "encoded twice; write each row with json.dumps once, or as an object with the column "
+            "text if the model should learn the JSON itself"
+        )
+
+
 def _of_one_kind(rows: Iterator[Row], kind: _Kind) -> Iterator[Row]:
     """Yield the rows; a text among objects or an object among texts becomes a broken row.
 
     Texts are rows as well if the objects have a column `text`. What the first rows show is noted in
     `kind` before the others are read.
+
+    Raises:
+        DataError: The rows are texts that hold JSON objects.
     """
     first = list(islice(rows, _PEEKED))
+    _refuse_encoded_twice(first)
     objects = [one for one in first if isinstance(one, SourceRecord) and not one.bare]
     kind.objects = bool(objects)
     if any("text" in one.values for one in objects):

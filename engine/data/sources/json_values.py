@@ -109,7 +109,8 @@ def error_text(error: Exception, text: str = "") -> str:
         return _NESTED
     if not isinstance(error, json.JSONDecodeError):
         return f"not valid JSON: {error}"
-    quotes = "; write rows with json.dumps, not as Python prints them" if "{'" in text[:2] else ""
+    as_printed = text[:50].lstrip("[ \r\n").startswith("{'")
+    quotes = "; write rows with json.dumps, not as Python prints them" if as_printed else ""
     return f"not valid JSON at column {error.colno}: {error.msg}{quotes}"
 
 

@@ -333,3 +333,18 @@ def test_a_row_nested_deeper_than_a_record_is_broken(
 def test_a_list_that_ends_early_is_to_be_written_again(tmp_path: Path, content: str) -> None:
     with pytest.raises(DataError, match="the file ends early: write or download it again"):
         read(tmp_path, content)
+
+
+@pytest.mark.parametrize("name", ["d.jsonl", "d.json"])
+def test_rows_that_were_encoded_twice_are_not_learned_as_text(tmp_path: Path, name: str) -> None:
+    texts = [json.dumps(row) for row in ROWS]
+    content = json.dumps(texts) if name == "d.json" else "\n".join(map(json.dumps, texts))
+    with pytest.raises(DataError, match=f"{name}:1: every row is a text that holds a JSON object"):
+        read(tmp_path, content, name)
+    mixed = "\n".join(map(json.dumps, [*texts, "a plain text"]))
+    assert len(read(tmp_path, mixed, "d.jsonl")[0]) == 4
+
+
+def test_a_list_as_python_prints_it_is_recognized(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"write rows with json\.dumps, not as Python prints them"):
+        read(tmp_path, str(ROWS))
