@@ -59,7 +59,7 @@ def dialect_of(open_text: Callable[[], IO[str]], suffix: str) -> _Dialect:
     its text, unless the header or quotes show that spaces follow the delimiters.
     """
     header = _first_line(open_text)
-    delimiter = delimiter_of(header, suffix)
+    delimiter = _delimiter_of(open_text, header, suffix)
     seen = _quotes_of(open_text, delimiter)
     spaces = [True] if _is_spaced(header, delimiter) else [False, True] if seen.spaced else [False]
     escapes = [False, True] if seen.backslash else [False]
@@ -140,18 +140,25 @@ def _misfits(
             return float("inf")
 
 
-def delimiter_of(header: str, suffix: str) -> str:
+def _delimiter_of(open_text: Callable[[], IO[str]], header: str, suffix: str) -> str:
     """Return the delimiter of a table with a header.
 
     It is the tab by the ending .tsv or .tab, else the one that a first line such as `sep=;` names,
-    else the most frequent one in the header.
+    else the one in the header with which most rows fit it. Of several, it is the most frequent one.
     """
     if suffix in (".tsv", ".tab"):
         return "\t"
     if named := _NAMED_DELIMITER.match(header):
         return named[1]
     outside = _QUOTED.sub("", header)
-    return max(_DELIMITERS, key=lambda one: (outside.count(one), one == ","))
+    found = sorted(_DELIMITERS, key=lambda one: (-outside.count(one), one != ","))
+    possible = [one for one in found if one in outside] or found[:1]
+    if len(possible) == 1:
+        return possible[0]
+    return min(
+        possible,
+        key=lambda one: _misfits(open_text, _Dialect(one), spaces_hide_quotes=False),
+    )
 
 
 class _Lines:

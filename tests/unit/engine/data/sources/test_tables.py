@@ -139,6 +139,20 @@ def test_a_space_before_a_cell_is_its_text_unless_the_table_is_spaced(
     assert not list(findings)
 
 
+@pytest.mark.parametrize(
+    ("content", "rows"),
+    [
+        ("q, in words;a\nx;y\n", [{"q, in words": "x", "a": "y"}]),
+        ("q (a, b, c)\ta\nx, y\tz\n", [{"q (a, b, c)": "x, y", "a": "z"}]),
+        ("q|r,a\n1|2,x\n", [{"q|r": "1|2", "a": "x"}]),
+    ],
+)
+def test_of_several_delimiters_in_the_header_that_of_the_rows_is_used(
+    tmp_path: Path, content: str, rows: list[dict[str, str]]
+) -> None:
+    assert read(tmp_path, content)[0] == rows
+
+
 def test_a_quoted_cell_with_tab_and_line_end_is_not_two_rows(tmp_path: Path) -> None:
     rows, findings = read(tmp_path, 'q\ta\n"x\ty\nz"\tw\n', "d.tsv")
     assert rows == [{"q": "x\ty\nz", "a": "w"}]
