@@ -142,7 +142,13 @@ class _Reader:
             DataError: The source is missing. The iterator raises it too, if a file or hub dataset
                 cannot be read.
         """
-        return self._reading.good(self._all_rows(source), source)
+        try:
+            found = self._all_rows(source)
+        except OSError as error:
+            raise DataError(
+                f"{source}: cannot be read: {error.strerror}; check the path and its permissions"
+            ) from None
+        return self._reading.good(found, source)
 
     def _all_rows(self, source: str) -> Iterator[Row]:
         path = Path(source).expanduser()
@@ -227,6 +233,10 @@ class _Reader:
         except DAMAGED as error:
             raise DataError(
                 f"{path}: the file is damaged or ends early ({one_line(error)}); download it again"
+            ) from None
+        except UnicodeDecodeError as error:  # its encoding was found before
+            raise DataError(
+                f"{path}: the file was changed while it was read ({one_line(error)}); start again"
             ) from None
 
     def _rows_of_file(self, path: Path) -> Iterator[Row]:

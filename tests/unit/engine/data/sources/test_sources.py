@@ -103,6 +103,28 @@ def test_an_address_is_to_be_downloaded(source):
         read_rows(source, "train")
 
 
+def test_a_file_in_a_closed_folder_is_no_traceback(file, monkeypatch):
+    path = file("d.jsonl", '{"text": "a"}\n')
+
+    def closed(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "is_file", closed)
+    with pytest.raises(DataError, match="cannot be read: Permission denied; check the path"):
+        read_rows(path, "train")
+
+
+def test_a_file_that_changes_after_its_encoding_was_found_is_no_traceback(file):
+    path = file("d.jsonl", '{"text": "a"}\n' * 2000)
+    rows = open_rows(path, "train", 0)
+    next(rows)
+    with Path(path).open("rb+") as changed:
+        changed.seek(16_000)
+        changed.write(b"\xff")
+    with pytest.raises(DataError, match="the file was changed while it was read"):
+        list(rows)
+
+
 def test_hub_dataset_is_read_by_split_and_configuration(monkeypatch):
     import datasets
 
