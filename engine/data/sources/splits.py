@@ -8,7 +8,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import yaml
@@ -274,6 +274,13 @@ def _patterns(data_set: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         ]
     for split, paths in pairs:
         for path in paths if isinstance(paths, list) else [paths]:
-            if isinstance(path, str):
-                by_split[str(split)].append(f"{base}/{path}" if base else path)
+            pattern = f"{base}/{path}" if base else path
+            if isinstance(path, str) and _is_inside(pattern):
+                by_split[str(split)].append(pattern)
     yield from by_split.items()
+
+
+def _is_inside(pattern: str) -> bool:
+    """Whether a pattern stays in its folder: a card may come from somebody else."""
+    path = PurePath(pattern)
+    return not path.is_absolute() and ".." not in path.parts

@@ -162,6 +162,17 @@ def test_the_card_says_which_files_are_of_a_split(tmp_path: Path, files: str) ->
         read(tmp_path, "validation")
 
 
+@pytest.mark.parametrize(
+    "path", ["../secret.jsonl", "{outside}/secret.jsonl", "secret.jsonl\n  data_dir: .."]
+)
+def test_a_card_names_no_files_outside_its_folder(tmp_path: Path, path: str) -> None:
+    put(tmp_path, **{"secret.jsonl": row("secret")})
+    named = path.format(outside=tmp_path)
+    card = CARD.format(f"- config_name: default\n  data_files: {named}")
+    folder = put(tmp_path / "data", **{"README.md": card, "a.jsonl": row("a")})
+    assert texts(folder) == ["a"]
+
+
 @pytest.mark.parametrize("card", ["no card", CARD.format("- ["), CARD.format("- 3"), "---\n1\n---"])
 def test_a_card_that_names_nothing_is_ignored(tmp_path: Path, card: str) -> None:
     put(tmp_path, **{"README.md": card, "a.jsonl": row("a")})
