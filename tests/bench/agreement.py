@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -125,6 +126,7 @@ def main() -> None:
             combine, detector, encoded, size = own_work(ranks).values()
             print(f"{ranks:5} {combine:11.0f} {detector:12.0f} {encoded:10.0f} {size:11.0f}")
         return
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the ranks would all take the first GPU
     print("ranks  early µs  late µs  early, % of a step  thread µs  packets/step  KiB/step")
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "medians.json"
