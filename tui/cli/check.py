@@ -12,7 +12,7 @@ from fttui.engine.errors import ConfigError
 from fttui.engine.protocol.data.messages import RowLengths, ShownRecords
 from fttui.engine.run.run_dir import require_runs_folder, runs_root
 
-from .options import Commands, add_runs_dir, say
+from .options import Commands, add_runs_dir, say, say_line
 from .preflight.plan import course, divided_by_length, needs
 from .preflight.start_adapter import with_start_adapter
 from .preflight.training_packages import require_training_packages
@@ -159,7 +159,7 @@ def look_into_data(
     show: int = 0,
     *,
     tokens: bool = False,
-    say: Callable[[str], None] = say,
+    say: Callable[[str], None] = say_line,
     plain: bool = False,
 ) -> list[int]:
     """Check the data in a separate process, which may load the tokenizer and data libraries.

@@ -12,7 +12,7 @@ from fttui.engine.errors import DataError
 from fttui.engine.protocol.data.messages import DataLine, DataSummary, Lengths
 
 from ..text.format import clip_to, plural
-from .options import Commands, say, say_json, warn
+from .options import Commands, say, say_json, say_line, warn
 from .preflight.training_packages import require_training_packages
 
 _LONGEST_TEXT = 300
@@ -61,7 +61,7 @@ def _data(options: argparse.Namespace) -> int:
     messages = data_messages("summary", arguments, given)
     if options.format == "json":
         return _print_json(messages)
-    for message in print_lines(messages, say):
+    for message in print_lines(messages, say_line):
         if isinstance(message, DataSummary):
             for line in summary_lines(message):
                 say(line)

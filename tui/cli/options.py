@@ -270,19 +270,41 @@ def say_wrapped(text: str) -> None:
 
 def say_line(text: str) -> None:
     """Print a line of a report: a sentence wrapped, but a line with a command to copy whole."""
-    (say if "fttui " in text else say_wrapped)(text)
+    (say_wrapped if _is_prose(text) else say)(text)
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Return a sentence as lines of at most `width` cells, a number together with its unit."""
+    """Return a sentence as lines of at most `width` cells, a number together with its unit.
+
+    All lines are indented as the text is.
+    """
     kept = re.sub(r"(?<=\d) (?=[KMGT]iB\b|%|s\b)", "\N{NO-BREAK SPACE}", text)
-    rows = textwrap.wrap(kept, max(width, 20), break_long_words=False, break_on_hyphens=False)
+    rows = textwrap.wrap(
+        kept,
+        max(width, 20),
+        subsequent_indent=" " * (len(text) - len(text.lstrip(" "))),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return [row.replace("\N{NO-BREAK SPACE}", " ") for row in rows] or [""]
 
 
 def warn(text: str) -> None:
-    """Print a text to standard error; control characters in it are shown as escapes."""
-    print(escape_control_characters(text), file=sys.stderr, flush=True)
+    """Print a text to standard error; control characters in it are shown as escapes.
+
+    On a terminal no word is broken over two lines, except in lines with a command to copy.
+    """
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else 0
+    lines = text.split("\n") if width else []
+    rows = [row for line in lines for row in (wrapped(line, width) if _is_prose(line) else [line])]
+    print(
+        escape_control_characters("\n".join(rows) if width else text), file=sys.stderr, flush=True
+    )
+
+
+def _is_prose(line: str) -> bool:
+    """Whether a line has no command to copy, which a terminal copies whole if it breaks it."""
+    return "fttui " not in line
 
 
 def say_json(value: Any, *, indent: int | None = None, flush: bool = True) -> None:

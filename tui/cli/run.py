@@ -24,6 +24,7 @@ from .options import (
     add_trust_code,
     name_and_step,
     say,
+    say_line,
     say_wrapped,
 )
 from .preflight.extras import require_package, require_trackers
@@ -365,7 +366,7 @@ def preflight(
     loaded = with_start_adapter(load_checked(path, overrides), runs_dir, str(path), say)
     found = fitted(loaded, force=force, say=say)
     before_data(found.config)
-    lengths = look_into_data(found.resolved, say=say, plain=plain)
+    lengths = look_into_data(found.resolved, say=say_line, plain=plain)
     if loaded.config.train.batch != "auto":
         return found
     divided = divided_by_length(loaded, probe_hardware(), lengths, force=force, say=say)

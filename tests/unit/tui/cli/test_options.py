@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 
 from fttui.engine.errors import FttuiError
 from fttui.tui.cli import attach
 from fttui.tui.cli.main import main
-from fttui.tui.cli.options import wrapped
+from fttui.tui.cli.options import warn, wrapped
 
 
 @pytest.mark.parametrize(
@@ -60,3 +63,21 @@ def test_a_package_that_an_installed_one_lacks_is_named_without_a_traceback(
     monkeypatch.setattr(attach, "_show", fails)
     assert main(["show", "x"]) == FttuiError.exit_code
     assert "-m pip install colorlog" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_errors_break_no_word_on_a_terminal_and_keep_commands_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], terminal: bool
+) -> None:
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((40, 24)))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal, raising=False)
+    sentence = "  1 of 4 records (25 %) left out: the row has a value that cannot be read"
+    command = "resume from the last checkpoint with: fttui run --resume demo-20261201"
+    warn(f"fttui: two lines\n{sentence}\n{command}")
+    printed = capsys.readouterr().err.splitlines()
+    assert printed[0] == "fttui: two lines"
+    assert printed[-1] == command
+    rows = printed[1:-1]
+    assert " ".join(row.strip() for row in rows) == sentence.strip()
+    assert all(row.startswith("  ") for row in rows)
+    assert all(len(row) <= 40 for row in rows) is terminal
