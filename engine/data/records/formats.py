@@ -24,7 +24,7 @@ from typing import Any
 from ...config.tasks import FORMATS_OF, Format
 from ...errors import DataError
 from .forms import listed
-from .labels import number_of
+from .labels import number_of, remedy_of
 from .messages import MessageRules, parse_messages, texts_by_path, tools_of
 from .token_weights import IDS, WEIGHTS, Range, TokensRecord, ranges_of, tokens_record
 from .turns import has_turns, turns_of
@@ -399,7 +399,8 @@ class _Row:
 
     def _wrong(self, name: str, value: Any, expected: str) -> str:
         got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
-        return f"{self.place}: column '{name}': got {got}, expected {expected}; correct this row"
+        remedy = remedy_of(value)
+        return f"{self.place}: column '{name}': got {got}, expected {expected}; {remedy}"
 
 
 def _completion_record(row: _Row, identity: str) -> CompletionRecord:

@@ -37,6 +37,18 @@ _VARIANTS = re.compile("[\ufe0f\U0001f3fb-\U0001f3ff]")
 """Variants of a symbol: as a picture, and tones of skin."""
 
 
+def remedy_of(value: Any) -> str:
+    """Return what to do about a value of the wrong type.
+
+    Values that JSON does not have come from a typed column, so that all its rows have the type.
+    """
+    if isinstance(value, bytes):
+        return "decode the values of the column to text"
+    if value is None or isinstance(value, str | bool | int | float | Mapping | Sequence):
+        return "correct this row"
+    return "cast the values of the column to text"
+
+
 def is_missing(label: Any) -> bool:
     """Whether a label is null, NaN or empty."""
     return label in (None, "") or (isinstance(label, float) and math.isnan(label))

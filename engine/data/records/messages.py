@@ -11,7 +11,7 @@ from typing import Any
 from ...config.data_reasons.rows import PADDING_NULLS
 from ...errors import DataError
 from ..findings import Findings
-from .labels import number_of
+from .labels import number_of, remedy_of
 from .tool_calls import nulls_in, parse_calls, parse_tools, without_nulls
 
 ROLE_KEYS = ("role", "from", "speaker", "author")
@@ -99,7 +99,13 @@ def _thought(part: Any) -> str:
     """Return the reasoning in a part of a content; empty for parts of other types."""
     if not isinstance(part, Mapping) or part.get("type") not in _THOUGHT_PARTS:
         return ""
-    return next((part[k] for k in (*REASONING_KEYS, "text") if isinstance(part.get(k), str)), "")
+    keys = (*REASONING_KEYS, "text", "value")
+    return next((part[key] for key in keys if isinstance(part.get(key), str)), "")
+
+
+def _is_call(part: Any) -> bool:
+    """Whether a part of a content is a tool call as LLaMA-Factory writes it, with a `value`."""
+    return isinstance(part, Mapping) and part.get("type") == "tool_call" and "value" in part
 
 
 def _thoughts(content: Any) -> str:
@@ -235,6 +241,7 @@ class _Messages:
         if role == CALLS:
             message = {"role": "assistant", "tool_calls": self._calls(content)}
         elif content is not None:
+            content = self._without_calls(content, role, keys)
             message["content"] = self._content(content, role)
             if thoughts := _thoughts(content):
                 keys.setdefault("reasoning_content", thoughts)
@@ -277,6 +284,25 @@ class _Messages:
         if role == "tool" and isinstance(content, Mapping | int | float):
             return json.dumps(content, ensure_ascii=False)
         raise self.wrong(content, "{role, content}, both text")
+
+    def _without_calls(self, content: Any, role: str, keys: dict[str, Any]) -> Any:
+        """Return a content without its tool calls, which are moved to the `keys` of the message.
+
+        Raises:
+            DataError: Other parts follow the calls, or the message is not the assistant's or has
+                other calls.
+        """
+        first = -1
+        if isinstance(content, list | tuple):
+            first = next((at for at, part in enumerate(content) if _is_call(part)), -1)
+        if first < 0:
+            return content
+        calls = content[first:]
+        if role != "assistant" or keys.get("tool_calls") or not all(map(_is_call, calls)):
+            raise self.wrong(calls[0], "tool calls as the last parts of a message of the assistant")
+        values = [call for part in calls for call in self._calls(part["value"])]
+        keys["tool_calls"] = values
+        return content[:first]
 
     def _part(self, part: Any) -> str:
         if isinstance(part, str):
@@ -362,6 +388,6 @@ class _Messages:
         """Return the error for a value of an unexpected form."""
         got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
         return DataError(
-            f"{self.place}: column '{self.column}': got {got}, expected {expected}; correct this "
-            "row"
+            f"{self.place}: column '{self.column}': got {got}, expected {expected}; "
+            f"{remedy_of(value)}"
         )

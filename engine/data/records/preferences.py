@@ -12,8 +12,8 @@ from .labels import YesNoLabels, is_missing, number_of
 from .messages import CONTENT_KEYS, MessageRules, role_of
 from .turns import QUESTIONS, asked_columns, conversation_column, question_of
 
-CHOSEN = ("chosen_response", "response_chosen", "preferred", "accepted")
-REJECTED = ("rejected_response", "response_rejected", "reject")
+CHOSEN = ("chosen_response", "response_chosen", "preferred", "accepted", "chosen_messages")
+REJECTED = ("rejected_response", "response_rejected", "reject", "rejected_messages")
 RATED_LABELS = ("label", "kto_tag", "desirable")
 COMPLETIONS = ("completion", "response", "answer", "output")
 """Columns of a rated answer beside a question."""
@@ -215,6 +215,8 @@ def _transcript(text: str) -> list[dict[str, str]]:
 def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Values:
     """Return a preference or rated row with its conversation as `prompt`; other rows unchanged.
 
+    Beside a whole rejected conversation, the conversation becomes `chosen`.
+
     The last turn of the conversation becomes `chosen` (rated rows: `completion`) if the row has no
     such column, and is removed if it repeats one of the answers.
 
@@ -229,9 +231,10 @@ def _with_prompt_turns(values: Values, rules: MessageRules, place: str) -> Value
     answers = [values[name] for name in ("chosen", "rejected", "completion") if name in values]
     if not (isinstance(turns, list) and turns and wanted) or "prompt" in values:
         return values
-    if any(_is_conversation(one, rules) for one in answers):
-        return values
     rest = {name: value for name, value in values.items() if name != column}
+    if any(_is_conversation(one, rules) for one in answers):
+        # Beside a whole rejected conversation, the other whole one is the chosen one.
+        return {**rest, "chosen": turns} if wanted == "chosen" and wanted not in values else values
     ends = role_of(turns[-1], rules) == "assistant"
     if wanted not in values:
         if not ends:

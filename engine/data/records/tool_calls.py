@@ -30,6 +30,31 @@ def nulls_in(value: Any) -> int:
     return sum(map(nulls_in, value)) if isinstance(value, list | tuple) else 0
 
 
+def _foreign(value: Any) -> Any:
+    """Return the first value at any depth that JSON does not have, such as a date or bytes.
+
+    None if there is none.
+    """
+    if value is None or isinstance(value, str | bool | int | float):
+        return None
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return value
+    found = (_foreign(part) for part in value)
+    return next((one for one in found if one is not None), None)
+
+
+def _require_json(value: Any, what: str, wrong: Wrong) -> None:
+    """Refuse a value that a chat template could write only in Python's notation.
+
+    Raises:
+        DataError: A part of the value has no form in JSON.
+    """
+    if (found := _foreign(value)) is not None:
+        raise wrong(found, f"{what} with values of JSON, or as JSON text")
+
+
 def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
     """Return the tools in a list or its JSON text; bare functions are wrapped; null holds none.
 
@@ -50,6 +75,7 @@ def parse_tools(value: Any, wrong: Wrong) -> tuple[Mapping[str, Any], ...]:
         tool = parsed(tool, wrong, expected) if isinstance(tool, str) else tool
         if not isinstance(tool, Mapping):
             raise wrong(tool, expected)
+        _require_json(tool, "tools", wrong)
         if isinstance(tool.get("function"), Mapping):
             found.append({"type": "function", **tool})
         elif isinstance(tool.get("name"), str):
@@ -89,6 +115,8 @@ def _call(call: Any, wrong: Wrong) -> dict[str, Any]:
         text = arguments.strip() or "{}"
         found = parsed(text, wrong, f"arguments of {inner['name']} as JSON text")
         function["arguments"] = found if isinstance(found, Mapping) else arguments
+    else:
+        _require_json(arguments, f"arguments of {inner['name']}", wrong)
     return {"type": "function", **rest, "function": function}
 
 

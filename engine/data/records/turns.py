@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ...errors import DataError
+from .labels import remedy_of
 from .messages import MessageRules, parse_messages, texts_by_path
 from .tool_calls import parse_calls
 
@@ -153,5 +154,5 @@ def _text(values: Mapping[str, Any], name: str, place: str) -> str:
 def _wrong(place: str, column: str, value: Any, expected: str) -> DataError:
     got = "null" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
     return DataError(
-        f"{place}: column '{column}': got {got}, expected {expected}; correct this row"
+        f"{place}: column '{column}': got {got}, expected {expected}; {remedy_of(value)}"
     )

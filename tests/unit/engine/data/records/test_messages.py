@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime
+import decimal
 import json
 
 import pytest
@@ -148,3 +150,35 @@ def test_text_that_is_nested_too_deeply_is_no_conversation_and_no_tools():
         parse_messages(DEEP, "messages", "t.csv:2")
     with pytest.raises(DataError, match=r"t\.csv:2: column 'tools'.* or its JSON text"):
         tools_of({"tools": DEEP}, "t.csv:2")
+
+
+@pytest.mark.parametrize("value", [datetime.date(2024, 5, 1), b"x", {"deep": [decimal.Decimal(1)]}])
+def test_arguments_and_tools_that_json_cannot_hold_are_refused(value):
+    inner = {"name": "dew", "arguments": {"at": value}}
+    with pytest.raises(DataError, match=r"arguments of dew with values of JSON, or as JSON text"):
+        read({"role": "assistant", "tool_calls": [{"function": inner}]})
+    schema = {"name": "dew", "parameters": {"default": value}}
+    with pytest.raises(DataError, match=r"expected tools with values of JSON"):
+        tools_of({"tools": [schema]}, "d.parquet:3")
+
+
+@pytest.mark.parametrize(
+    ("value", "remedy"),
+    [
+        (b"x", "decode the values of the column to text"),
+        (datetime.date(2024, 5, 1), "cast the values of the column to text"),
+        (3, "correct this row"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("form", "row"),
+    [
+        ("text", lambda value: {"text": value}),
+        ("prompt_completion", lambda value: {"prompt": "a", "completion": value}),
+        ("messages", lambda value: {"messages": [{"role": "user", "content": value}]}),
+        ("messages", lambda value: {"instruction": "a", "output": value}),
+    ],
+)
+def test_values_of_a_column_of_another_type_are_to_be_cast(form, row, value, remedy):
+    with pytest.raises(DataError, match=f"; {remedy}$"):
+        to_record(row(value), form, "d:3", "d.parquet:3")

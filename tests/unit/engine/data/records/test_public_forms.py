@@ -265,6 +265,24 @@ READ: dict[str, tuple[str, dict[str, Any], Any, dict[str, Any]]] = {
         preferred(Q),
         {},
     ),
+    "LLaMA-Factory v1, ranked conversations": (
+        "dpo",
+        {"chosen_messages": [Q, A], "rejected_messages": [Q, B]},
+        preferred(Q),
+        {},
+    ),
+    "a conversation and its two ends": (
+        "dpo",
+        {"messages": [Q], "chosen_messages": [A], "rejected_messages": [B]},
+        preferred(Q),
+        {},
+    ),
+    "ms-swift": (
+        "dpo",
+        {"messages": [Q, A], "rejected_messages": [Q, B]},
+        preferred(Q),
+        {},
+    ),
     "OpenAI": (
         "dpo",
         {

@@ -205,10 +205,24 @@ def said(*parts: dict[str, Any]) -> list[dict[str, Any]]:
 def test_parts_of_text_and_of_reasoning_are_read() -> None:
     text = said({"type": "output_text", "text": "Gate"}, {"type": "text", "text": " four."})
     assert Reading("sft", [{"messages": text}]).records == [MessagesRecord("d:1", (Q, A))]
-    for thought in ({"type": "thinking", "thinking": "hm"}, {"type": "reasoning", "text": "hm"}):
+    forms = ({"thinking": "hm"}, {"type": "reasoning", "text": "hm"})
+    for thought in (*forms, {"type": "reasoning", "value": "hm"}):
+        thought = {"type": "thinking", **thought}
         row = {"messages": said(thought, {"type": "text", "text": "Gate four."})}
         answer = A | {"reasoning_content": "hm"}
         assert Reading("sft", [row]).records == [MessagesRecord("d:1", (Q, answer))]
+
+
+def test_calls_as_last_parts_are_read() -> None:
+    part = {"type": "tool_call", "value": '{"name": "f", "arguments": {"a": 1}}'}
+    row = {"messages": said({"type": "reasoning", "value": "hm"}, part, part)}
+    call = {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}}
+    answer = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+    expected = MessagesRecord("d:1", (Q, answer | {"tool_calls": [call, call]}))
+    assert Reading("sft", [row]).records == [expected]
+    text = {"type": "text", "value": "Gate four."}
+    with pytest.raises(DataError, match="expected tool calls as the last parts of a message"):
+        Reading("sft", [{"messages": said(part, text)}])
 
 
 def test_calls_as_parts_are_refused_with_the_form_to_write() -> None:
