@@ -235,12 +235,16 @@ class _Builder:
 
         Args:
             struct: The type of the section.
-            value: The mapping of the section, null, or a shorthand of it such as `none`.
+            value: The mapping of the section, null, a shorthand of it such as `none`, or the text
+                of its `text_key`.
             path: The key path of the section; empty for the root.
         """
         mapping = {} if value.data is None else value.data
         if isinstance(mapping, str) and mapping in (short := getattr(struct, "shorthand", {})):
             mapping = {key: Value(word, value.place) for key, word in short[mapping].items()}
+        key_of_text = getattr(struct, "text_key", None)
+        if key_of_text and value.text is not None and not isinstance(mapping, dict | list):
+            mapping = {key_of_text: value}
         if not isinstance(mapping, dict):
             self._problems.append(
                 f"{value.place}: {path}: got {describe_value(value.plain())}, expected keys below "
@@ -266,6 +270,8 @@ class _Builder:
             return self._section(own, value, path)
         if item and isinstance(value.data, list):
             return [self._section(item, child, path) for child in value.data]
+        if item and isinstance(value.data, dict) and getattr(item, "text_key", None):
+            return [self._section(item, value, path)]
         try:
             return _convert(value, annotation)
         except ValueError:

@@ -188,6 +188,8 @@ def _describe_compound(info: inspect.ListType | inspect.TupleType | inspect.Meta
     if isinstance(info, inspect.TupleType):
         return f"[{', '.join(map(_describe, info.item_types))}]"
     item = _describe(info.item_type)
+    if getattr(getattr(info.item_type, "cls", None), "text_key", None):
+        return "a list of text or mappings"
     return f"a list of {'mappings' if item == 'a mapping' else item}"
 
 

@@ -6,7 +6,7 @@ The YAML file has the same shape. The loader refuses unknown keys and runs the c
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -57,7 +57,9 @@ Column = str | list[str] | None
 
 
 class DataSource(Section, frozen=True, kw_only=True):
-    """One source of a training mix."""
+    """One source of a training mix; a text stands for a source with this `path`."""
+
+    text_key: ClassVar[str] = "path"
 
     path: str
     """A file, a folder or a Hub dataset id, as in `data.train`."""
@@ -92,9 +94,9 @@ class DataConfig(Section, frozen=True, kw_only=True):
     train: str | list[DataSource]
     """A JSON, CSV, Parquet or text file, a pattern of files such as `data/*.jsonl`, a folder, a Hub
     dataset id or a file in one (`hf://datasets/ORG/NAME/FILE`), or `stdlib:pairs` (pairs built on
-    this machine from the Python standard library); a list of `{path, weight}` mixes sources, each
-    with `columns`, `roles`, `system`, `label` and `yes_labels` of its own if needed. A relative
-    path is looked up in the current folder, then in the folder of the configuration."""
+    this machine from the Python standard library); a list of these, or of `{path, weight}`, mixes
+    sources, each with `columns`, `roles`, `system`, `label` and `yes_labels` of its own if needed.
+    A relative path is looked up in the current folder, then in the folder of the configuration."""
     mix: list[MixPhase] = []
     """Weights of the sources by phases of the run, in place of those in `train`, such as
     `[{at: 0, weights: {code: 1, math: 1}}, {at: 0.5, weights: {code: 1, math: 3}}]`."""

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from .messages import is_section
+from .messages import is_section, item_section
 from .schema import RunConfig, Section
 
 
@@ -30,12 +30,22 @@ def config_schema() -> dict[str, Any]:
         for field in msgspec.structs.fields(struct):
             if words := getattr(field.type, "shorthand", None):
                 properties[field.name] = {"anyOf": [properties[field.name], {"enum": [*words]}]}
+            item = item_section(field.type)
+            if getattr(item, "text_key", None):
+                _allow_texts(properties[field.name])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "fttui run configuration",
         **reference,
         "$defs": definitions,
     }
+
+
+def _allow_texts(property_: dict[str, Any]) -> None:
+    """Let the list of a property hold texts beside mappings, and one mapping stand for a list."""
+    for choice in [one for one in property_["anyOf"] if one.get("type") == "array"]:
+        property_["anyOf"].append(choice["items"])
+        choice["items"] = {"anyOf": [{"type": "string"}, choice["items"]]}
 
 
 def schema_text() -> str:

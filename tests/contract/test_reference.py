@@ -41,5 +41,5 @@ def test_every_key_is_on_it() -> None:
 def test_cells_show_fixed_lists_and_bars() -> None:
     page = reference_text()
     assert "| `score_range` | [a number, a number] or null |" in page
-    assert "text or a list of mappings" in page
+    assert "text or a list of text or mappings" in page
     assert r'["<\|im_start\|>", "<\|im_end\|>"]' in page

@@ -112,13 +112,45 @@ def test_unknown_key_in_an_optional_section_or_an_entry_of_a_list(errors):
     [
         ("[{path: a, weight: 0}]", "data.train.weight: got 0, expected a number > 0 or null"),
         ("[{weight: 1}]", "missing key 'path' in data.train; add 'path:' below 'data.train:'"),
-        ("[a.jsonl]", "data.train: got 'a.jsonl', expected keys below it, such as 'path:'"),
-        ("{path: a}", "data.train: got a mapping, expected text or a list of mappings"),
+        ("[[a.jsonl]]", "data.train: got ['a.jsonl'], expected keys below it, such as 'path:'"),
+        (
+            "{path: a, x: 1}",
+            "unknown key 'x' in data.train; known here: path, name, weight, split,"
+            " columns, roles, system, label, yes_labels",
+        ),
+        ("null", "data.train: got null, expected text or a list of text or mappings"),
+        (
+            "[{path: a, weight: 2}, b]",
+            "data.train: 1 of 2 sources have a weight; give every source a weight, or remove all "
+            "weights to use every record once per epoch",
+        ),
     ],
 )
 def test_a_wrong_entry_of_a_mix_is_named_itself(errors, entries, message):
     (line,) = errors(GOOD.replace("some/data", entries))
     assert line == f"c.yaml:4: {message}"
+
+
+@pytest.mark.parametrize(
+    ("sources", "paths"),
+    [
+        ("[a.jsonl, b/c.csv]", ["a.jsonl", "b/c.csv"]),
+        ("[{path: a.jsonl}, 'b']", ["a.jsonl", "b"]),
+        ("[007, 1e3]", ["007", "1e3"]),
+        ("{path: a.jsonl, split: dev}", ["a.jsonl"]),
+    ],
+)
+def test_a_text_in_a_list_of_sources_is_a_path(load, sources, paths):
+    loaded = load(GOOD.replace("some/data", sources))
+    assert [one.path for one in loaded.config.data.sources] == paths
+    assert parse_resolved(loaded.resolved) == loaded.config
+    assert load(GOOD, f"data.train={sources}").config.data == loaded.config.data
+
+
+def test_a_relative_path_in_a_list_is_found_beside_the_configuration(load, tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    (source,) = load(GOOD.replace("some/data", "[a.jsonl]")).config.data.sources
+    assert source.path == str(tmp_path / "a.jsonl")
 
 
 def test_a_mix_is_read_like_the_sections(load):
