@@ -148,7 +148,7 @@ class Placement:
 
     def left_out(self) -> dict[int, set[Kind]]:
         """Return {message: kinds of its strings that are missing in the text}."""
-        there = {one.string for one in self.placed}
+        there = self._there()
         missing: dict[int, set[Kind]] = {}
         for number, string in enumerate(self.marking.strings):
             if number in there:
@@ -156,6 +156,19 @@ class Placement:
             if string.message not in self.unmarkable or self._vanishes(number, there):
                 missing.setdefault(string.message, set()).add(string.kind)
         return missing
+
+    def _there(self) -> set[int]:
+        """Return the numbers of the strings that stand in the text.
+
+        A template that writes the tags of reasoning itself drops an outer mark with the first tag,
+        so the strings of such messages are searched for with inner marks too.
+        """
+        there = {one.string for one in self.placed}
+        gone = {one.message for n, one in enumerate(self.marking.strings) if n not in there}
+        contents = [self._turns[number].get("content") for number in gone - self.unmarkable]
+        if self._style != "inner" and any(REASONING.search(str(one)) for one in contents):
+            there |= {one.string for one in self._with_marks(None, self.text, "inner") or ()}
+        return there
 
     def changed(self) -> set[int]:
         """Return the messages of which a text stands in the conversation with other characters."""

@@ -19,6 +19,8 @@ _GENERATION = re.compile(r"\{%-?\s*generation\b")
 _RANDOM = re.compile(r"\|\s*random\b")
 _PART_AS_DATA = re.compile(r"""['"]text\\?['"]\s*:\s*\\?['"]$""")
 """What stands before a text that was written as a part, such as `{'type': 'text', 'text': '`."""
+_OF_ROLES = re.compile(r"\brole|alternat|\border\b|\bfirst message|\bsystem\b", re.I)
+"""Words of errors that a chat template raises about the roles of messages."""
 _LONGEST_KEY = 20
 """Number of characters before a text in which the key of its part is looked for."""
 Tools = Sequence[Mapping[str, Any]]
@@ -137,9 +139,10 @@ class ChatTemplate:
                 "correct it, or set data.template to another template"
             )
         if type(error) is TemplateError:  # raise_exception() in the template
+            what = "the roles and their order in" if _OF_ROLES.search(str(error)) else "or remove"
             return RejectedConversation(
-                f"{place}: the chat template rejects this conversation: {error}; correct the roles "
-                "and their order in this record, or set data.template to another template"
+                f"{place}: the chat template rejects this conversation: {error}; correct {what} "
+                "this record, or set data.template to another template"
             )
         return RejectedConversation(
             f"{place}: the chat template fails for this conversation with "

@@ -36,8 +36,27 @@ MEANINGFUL_BESIDE: Mapping[str, frozenset[str]] = {
 """Further such columns, by the format of the records."""
 
 
+_REASONING = ("reasoning", "reasoning_content", "thinking")
+_LABELS = ("label", "labels")
+_SWITCHES = frozenset(
+    {"on", "off", "yes", "no", "true", "false", "none", "low", "medium", "high", "minimal"}
+)
+"""Values of a column `reasoning` that say whether or how much a model reasons."""
+
+
 _OF_TOOLS = re.compile(r"(^|_)(tools|functions|tool_schemas?)(_json)?$", re.I)
 """Names of columns that list tools, such as `available_tools`."""
+
+
+def _may_be_learned(name: str, value: Any) -> bool:
+    """Whether the value of such a column can change what should be learned.
+
+    Switches in place of reasoning and objects in place of labels only describe the record.
+    """
+    if name in _REASONING:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        return word not in _SWITCHES and not isinstance(value, bool | int | float)
+    return name not in _LABELS or not isinstance(value, Mapping)
 
 
 class WatchedRow(dict[str, Any]):
@@ -65,6 +84,8 @@ class ColumnUse:
         self._first: dict[str, str] = {}
         """Place of the first row of each column that has a value."""
         self._meaningful: set[str] = set(MEANINGFUL)
+        self._describing: dict[str, bool] = {}
+        """Whether all values of an unread column only describe their records."""
 
     def convert(
         self,
@@ -96,7 +117,12 @@ class ColumnUse:
         with_value = [name for name, value in values.items() if value not in (None, "", [], {})]
         for name in (*with_value, *(f"{name} (of the file)" for name in replaced)):
             self._first.setdefault(name, place)
-        return record, {name: value for name, value in values.items() if name not in row.used}
+        unread = {name: value for name, value in values.items() if name not in row.used}
+        for name in (*_REASONING, *_LABELS):
+            if unread.get(name) not in (None, "", [], {}):
+                only = not _may_be_learned(name, unread[name])
+                self._describing[name] = self._describing.get(name, True) and only
+        return record, unread
 
     def add_meaningful(self, names: Iterable[str]) -> None:
         """Add columns that change what should be learned; they are reported if they are unused."""
@@ -107,6 +133,7 @@ class ColumnUse:
         if is_media(name):
             return MEDIA_COLUMNS
         meaningful = name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
+        meaningful = meaningful and not self._describing.get(name, False)
         return IGNORED_COLUMNS if meaningful else UNUSED_COLUMNS
 
     @property

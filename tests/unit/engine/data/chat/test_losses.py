@@ -110,6 +110,21 @@ def test_a_message_whose_ends_decide_how_it_is_written_is_found() -> None:
 DROPS_REASONING = chatml("{{- '<|im_start|>assistant\\n' + m.content + '<|im_end|>\\n' -}}")
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_reasoning_whose_tags_the_template_writes_itself_is_not_left_out(keeps: bool) -> None:
+    template = chatml(
+        "{%- set parts = m.content.split('</think>') -%}"
+        "{%- set thought = parts[0].split('<think>')[-1].strip() -%}"
+        + ("" if keeps else "{%- set thought = '' -%}")
+        + "{{- '<|im_start|>assistant\\n<think>\\n' + thought + '\\n</think>\\n\\n'"
+        " + parts[-1].strip() + '<|im_end|>\\n' -}}"
+    )
+    turns = (user("a?"), assistant("<think>\nhm so\n</think>\n\none"))
+    _, findings = learned(template, turns)
+    lost = [reasons.LAST_REASONING_LEFT_OUT]
+    assert [one.reason for one in findings] == ([] if keeps else lost)
+
+
 def test_reasoning_of_the_last_answer_needs_consent() -> None:
     turns = (
         user("a?"),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fttui.engine.config.data_reasons.rows import UNUSED_COLUMNS
+from fttui.engine.config.data_reasons.rows import IGNORED_COLUMNS, UNUSED_COLUMNS
 from fttui.engine.config.tasks import Format
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.column_use import ColumnUse
@@ -53,3 +53,24 @@ def test_a_column_read_in_one_row_is_used() -> None:
     use.convert({**pair, "label": None}, "pairs", "1", "d:1")
     use.convert({**pair, "label": 3}, "pairs", "2", "d:2")
     assert use.unused == []
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "asks"),
+    [
+        ("reasoning", ["on", "off"], False),
+        ("reasoning", [True, False], False),
+        ("reasoning", ["on", "Because it is."], True),
+        ("thinking", ["Hm."], True),
+        ("label", [{"ability": ["x"]}], False),
+        ("label", [1, 0], True),
+    ],
+)
+def test_switches_and_descriptions_need_no_consent(
+    column: str, values: list[Any], asks: bool
+) -> None:
+    use, findings = ColumnUse(), Findings()
+    for number, value in enumerate(values):
+        use.convert({"messages": TURNS, column: value}, "messages", f"d:{number}", f"d:{number}")
+    use.note(findings)
+    assert [one.reason for one in findings] == [IGNORED_COLUMNS if asks else UNUSED_COLUMNS]
