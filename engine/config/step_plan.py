@@ -38,10 +38,11 @@ def plan_steps(config: RunConfig, train_examples: int | None, world_size: int) -
     train = config.train
     samples_per_step = train.micro_batch_size * train.accumulation * world_size
     if train_examples is not None and train_examples < samples_per_step:
+        there = "is" if train_examples == 1 else "are"
         raise ConfigError(
             f"one optimizer step takes {examples_text(config, samples_per_step)} "
-            f"({_factors(config, world_size)}), but there are only {train_examples:,} to train on; "
-            f"{_lower(config)}, or add data"
+            f"({_factors(config, world_size)}), but there {there} only {train_examples:,} "
+            f"to train on; {_remedy(config, world_size)}"
         )
     steps_per_epoch = math.inf
     if train_examples is not None:
@@ -70,10 +71,18 @@ def _factors(config: RunConfig, world_size: int) -> str:
     )
 
 
-def _lower(config: RunConfig) -> str:
-    if config.train.sequences_per_update is not None:
-        return "lower train.sequences_per_update"
-    return "lower train.accumulate or train.batch"
+def _remedy(config: RunConfig, world_size: int) -> str:
+    """Return what makes an optimizer step smaller, without settings that are 1 already."""
+    train = config.train
+    keys = {
+        "train.accumulate": train.accumulation,
+        "train.batch": train.micro_batch_size,
+        "the number of devices": world_size,
+    }
+    if train.sequences_per_update is not None:
+        keys = {"train.sequences_per_update": train.sequences_per_update}
+    lower = " or ".join(key for key, value in keys.items() if value > 1)
+    return f"lower {lower}, or add data" if lower else "add data"
 
 
 def examples_text(config: RunConfig, count: int) -> str:

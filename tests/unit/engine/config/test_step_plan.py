@@ -79,3 +79,17 @@ def test_a_divided_update_has_whole_epochs_and_its_own_words():
     assert (plan.samples_per_step, plan.steps_per_epoch, plan.steps) == (16, 20, 40)
     with pytest.raises(ConfigError, match=r"sequences_per_update 16\).*only 15 .*lower train.seq"):
         plan_steps(wanted, 15, 2)
+
+
+@pytest.mark.parametrize(
+    ("train", "examples", "ranks", "said"),
+    [
+        (TrainConfig(batch=4, accumulate=1), 1, 1, "is only 1 to train on; lower train.batch, or"),
+        (TrainConfig(batch=2, accumulate=3), 2, 1, "; lower train.accumulate or train.batch, or"),
+        (TrainConfig(batch=1, accumulate=1), 1, 2, "; lower the number of devices, or add data"),
+        (TrainConfig(batch=1, accumulate=1), 0, 1, "are only 0 to train on; add data"),
+    ],
+)
+def test_too_few_records_name_only_settings_that_can_be_lowered(train, examples, ranks, said):
+    with pytest.raises(ConfigError, match=said):
+        plan_steps(config(train=train), examples, ranks)
