@@ -184,7 +184,7 @@ def quarantining(command: AnyCommand) -> list[str]:
     ]
 
 
-RECIPE_FORMS = "weight_decay 0.01 · dropout 0.1 · schedule cosine · or reset after a name"
+RECIPE_FORMS = "weight_decay 0.01 · dropout 0.1 · schedule cosine · dropout reset"
 _OF_RECIPE = ("weight_decay", "dropout", "schedule")
 
 
@@ -192,7 +192,7 @@ def read_recipe(text: str, run: RunView) -> ParsedInput:
     """Parse a change of weight decay, dropout or schedule."""
     verb = text.split(maxsplit=1)[0] if text.strip() else ""
     if not any(one.startswith(verb) for one in _OF_RECIPE) or not verb:
-        wanted = f"type {RECIPE_FORMS.split(' · or')[0]}"
+        wanted = f"type {RECIPE_FORMS}"
         return ParsedInput(needs=wanted) if not verb else ParsedInput(error=wanted)
     if verb not in _OF_RECIPE or verb == text.strip():
         return ParsedInput(needs=f"type {RECIPE_FORMS}")

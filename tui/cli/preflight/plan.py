@@ -38,7 +38,7 @@ def course(config: RunConfig) -> Iterator[str]:
         return
     warmup = warmup_steps(train.warmup, train.steps)
     learned = plural(train.steps * per_step, unit)
-    yield f"length: {train.steps} steps, {learned}, {warmup} warm-up steps"
+    yield f"length: {plural(train.steps, 'step')}, {learned}, {plural(warmup, 'warm-up step')}"
 
 
 def needs(loaded: LoadedConfig, hardware: Hardware) -> Iterator[str]:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
 from fttui.engine.protocol.commands import ResetLr, RunSteps, ScaleLr, SetClip, SetLr, SkipBatches
@@ -13,6 +15,7 @@ from fttui.tui.dialogs.prompts import (
     read_recipe,
     read_text,
 )
+from fttui.tui.screens.handlers import action_handlers
 from fttui.tui.view_model.app_state import AppState
 from fttui.tui.view_model.reducer import apply_many
 from fttui.tui.view_model.run_view import RunView
@@ -120,3 +123,19 @@ def test_a_schedule_after_the_last_step_is_an_error_before_it_is_sent(run: RunVi
     assert "would have no effect" in read_recipe(late, run).error
     assert "would have no effect" in read_command(late, AppState(run=run)).error
     assert read_recipe("schedule linear from=210", run).command is not None
+
+
+def test_the_examples_of_every_prompt_fit_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: dict[str, str] = {}
+
+    def noted(title: str, forms: str, *_: object, **__: object) -> None:
+        asked[title] = f"such as: {forms}"
+
+    monkeypatch.setattr(action_handlers, "PromptScreen", noted)
+    for handler in action_handlers.HANDLERS.values():
+        if handler.__qualname__.startswith("_prompt."):
+            handler(Mock(count=""))
+    assert len(asked) > 10
+    assert [text for text in asked.values() if len(text) > 80 - len("│  │")] == []
