@@ -192,10 +192,25 @@ def _plain(records: Sequence[Record], reading: _Reading) -> Iterator[Example]:
             continue
         note(CUT, place, count=text.cut)
         note(SEVERAL_EOS, place, count=text.several_eos)
-        detail = "" if text.cut or text.unplaced else "the record has no text to learn"
+        lacking = text.example is None and not text.cut and not text.unplaced
+        detail = _nothing_in(record, reading.options.train_on) if lacking else ""
         note(NO_OFFSETS if text.unplaced else NO_TARGET, place, detail, text.example is None)
         if text.example is not None:
             yield text.example
+
+
+def _nothing_in(record: Record, train_on: str) -> str:
+    """Say why a record has no target, although nothing of it was cut."""
+    nothing = "the record has no text to learn"
+    if not isinstance(record, MessagesRecord) or train_on not in ("all", "last"):
+        return nothing
+    answers = [turn for turn in record.messages if turn.get("role") == "assistant"]
+    learned = [turn for turn in answers if turn.get("learned", True)]
+    if record.messages and not answers:
+        return f"{nothing}: no message has the role assistant"
+    if any(turn.get("tool_calls") or turn.get("reasoning_content") for turn in learned):
+        return f"{nothing}: the chat template does not write its tool calls or its reasoning"
+    return nothing
 
 
 def _add_preferences(

@@ -273,6 +273,19 @@ def test_many_eos_tokens_at_the_end_are_found_in_linear_time(tokenizer):
     assert example.length == len("good") + 1
 
 
+def test_a_record_without_targets_says_what_it_lacks(tokenizer):
+    call = {"type": "function", "function": {"name": "dew", "arguments": {}}}
+    asked = {"role": "user", "content": "a?"}
+    called = {"role": "assistant", "content": "", "tool_calls": [call]}
+    for turns, lacks in (
+        ((asked,), "no message has the role assistant"),
+        ((asked, called), "the chat template does not write its tool calls or its reasoning"),
+    ):
+        result = tokenize([MessagesRecord("a", turns)], tokenizer)
+        details = [one.detail for one in result.findings if one.reason is NO_TARGET]
+        assert details == [f"the record has no text to learn: {lacks}"]
+
+
 def test_a_pair_whose_anchor_is_cut_away_behind_the_instruction_is_dropped(tokenizer):
     pairs = [PairRecord("a", "kiwi", "fruit"), PairRecord("b", "fig", "fruit")]
     result = tokenize(pairs, tokenizer, instruction="x" * 20, max_length=16)
