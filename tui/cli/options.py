@@ -86,14 +86,18 @@ def in_house_form(message: str, known: Sequence[str] = (), usage: str = "") -> s
     """
     if match := re.fullmatch(f"{_UNKNOWN}: (.*)", message, re.DOTALL):
         near = [found for word in match[1].split() for found in get_close_matches(word, known, 1)]
-        return f"got {match[1]}, which this command does not take{_did_you_mean(near)}"
+        extra = not near and not any(map(_is_option, match[1].split()))
+        hint = f"; use: {usage}" if extra and usage else _did_you_mean(near)
+        return f"got {match[1]}, which this command does not take{hint}"
     if match := re.fullmatch(r"the following arguments are required: (.*)", message):
         be = "are" if "," in match[1] else "is"
         return f"{match[1]} {be} missing; use: {usage}{_LISTS.get(match[1], '')}"
     if match := re.fullmatch(
         r"argument COMMAND: invalid choice: (.+?) \(choose from (.*)\)", message
     ):
-        near = get_close_matches(match[1].strip("'"), re.findall(r"[\w-]+", match[2]), 1)
+        given = match[1].strip("'")
+        near = get_close_matches(given, re.findall(r"[\w-]+", match[2]), 1)
+        near = [_MEANT[given]] if given in _MEANT else near
         return f"got {match[1]}, which is no command{_did_you_mean(near)}"
     for pattern, form in _FORMS:
         if match := re.fullmatch(pattern, message, re.DOTALL):
@@ -102,6 +106,8 @@ def in_house_form(message: str, known: Sequence[str] = (), usage: str = "") -> s
 
 
 _UNKNOWN = "unrecognized arguments"
+_MEANT = {"compare": "diff", "list": "ls", "train": "run"}
+"""Commands by names that other tools or the app have for them."""
 _LISTS = {"RUN": "; list the runs with: fttui ls"}
 """How to find a value for a required argument, by its name."""
 

@@ -27,6 +27,8 @@ from fttui.tui.cli.options import warn, wrapped
         ("completion foo", "shell: got 'foo', expected one of"),
         ("race --steps", "--steps: got no value, expected one"),
         ("raec", "got 'raec', which is no command; did you mean race?"),
+        ("compare a b", "got 'compare', which is no command; did you mean diff?"),
+        ("data a b", "got b, which this command does not take; use: fttui data [-h]"),
         (
             "ls --runs-dri d",
             "got --runs-dri, which this command does not take; did you mean --runs-",
