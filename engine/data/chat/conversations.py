@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from ...config.data_reasons import (
@@ -69,6 +69,21 @@ class WeightedSpan(NamedTuple):
     weight: float = 1.0
 
 
+@dataclass(frozen=True)
+class _Reading:
+    """A conversation with its text and what was found in it."""
+
+    conversation: Conversation
+    rendered: Rendered
+    wanted: Sequence[int]
+    """Numbers of the turns to learn."""
+    found: ChatTargets
+
+    def without(self, kind: Kind) -> set[int]:
+        """Return the messages of which the template leaves out strings of a kind."""
+        return {number for number, kinds in self.found.left_out.items() if kind in kinds}
+
+
 class ConversationReader:
     """Renders conversations with one chat template and finds their targets.
 
@@ -101,13 +116,13 @@ class ConversationReader:
         Raises:
             DataError: There is no chat template, or it rejects the conversation.
         """
-        turns = self._turns(conversation)
-        if not turns:
+        kept = self._kept(conversation)
+        if not kept.turns:
             return ""
-        rendered = self._template.render(turns, conversation.tools, conversation.place)
-        self._findings.counted("messages", len(turns))
-        self._note_losses(conversation, turns, rendered, self._found(conversation, turns, rendered))
-        return rendered.text
+        self._findings.counted("messages", len(kept.turns))
+        reading = self._reading(kept, ())
+        self._note_losses(reading)
+        return reading.rendered.text
 
     def read(self, conversation: Conversation) -> tuple[str, tuple[WeightedSpan, ...]]:
         """Return a conversation as text, and its targets in order.
@@ -118,24 +133,30 @@ class ConversationReader:
         Raises:
             DataError: There is no chat template, or it rejects the conversation.
         """
-        turns, place = self._turns(conversation), conversation.place
-        if not turns:
+        kept = self._kept(conversation)
+        if not kept.turns:
             return "", ()
-        rendered = self._template.render(turns, conversation.tools, place)
-        wanted = self._wanted(turns, conversation.first, place)
-        found = self._found(conversation, turns, rendered, wanted)
-        self._note_targets(turns, found, wanted, place)
-        self._note_losses(conversation, turns, rendered, found, wanted)
+        reading = self._reading(kept, self._wanted(kept.turns, kept.first, kept.place))
+        self._note_targets(reading)
+        self._note_losses(reading)
         spans = [
-            WeightedSpan(*span, turns[target.turn].get(TURN_WEIGHT, 1.0))
-            for target in found.turns
+            WeightedSpan(*span, kept.turns[target.turn].get(TURN_WEIGHT, 1.0))
+            for target in reading.found.turns
             for span in target.spans
         ]
-        return rendered.text, tuple(sorted(spans))
+        return reading.rendered.text, tuple(sorted(spans))
 
-    def _turns(self, conversation: Conversation) -> Turns:
+    def _kept(self, conversation: Conversation) -> Conversation:
+        """Return a conversation without reasoning if the options drop it."""
         drop = self._options.reasoning == "drop"
-        return without_reasoning(conversation.turns) if drop else conversation.turns
+        turns = without_reasoning(conversation.turns) if drop else conversation.turns
+        return replace(conversation, turns=turns)
+
+    def _reading(self, conversation: Conversation, wanted: Sequence[int]) -> _Reading:
+        turns, tools = conversation.turns, conversation.tools
+        rendered = self._template.render(turns, tools, conversation.place)
+        found = self._finder.find(turns, tools, rendered, wanted)
+        return _Reading(conversation, rendered, wanted, found)
 
     def _wanted(self, turns: Turns, first: int, place: str) -> list[int]:
         """Return the numbers of the turns to learn.
@@ -155,58 +176,38 @@ class ConversationReader:
         self._findings.note(MASKED_TURNS, place, count=len(mine) - len(wanted))
         return wanted
 
-    def _found(
-        self,
-        conversation: Conversation,
-        turns: Turns,
-        rendered: Rendered,
-        wanted: Sequence[int] = (),
-    ) -> ChatTargets:
-        return self._finder.find(turns, conversation.tools, rendered, wanted)
+    def _note_targets(self, reading: _Reading) -> None:
+        note, place = self._findings.note, reading.conversation.place
+        turns, found = reading.conversation.turns, reading.found
+        note(NO_END_MARK, place, count=sum(not target.ended for target in found.turns))
+        note(EMPTY_ANSWERS, place, count=any(_is_empty(turns[n]) for n in reading.wanted))
+        note(UNLEARNED_TURNS, place, count=len(set(found.lost) - reading.without("call")))
 
-    def _note_targets(
-        self, turns: Turns, found: ChatTargets, wanted: Sequence[int], place: str
-    ) -> None:
-        note = self._findings.note
-        bare = [target for target in found.turns if not target.ended]
-        note(NO_END_MARK, place, count=len(bare))
-        note(EMPTY_ANSWERS, place, count=any(_is_empty(turns[n]) for n in wanted))
-        note(UNLEARNED_TURNS, place, count=len(set(found.lost) - _without(found, "call")))
-
-    def _note_losses(
-        self,
-        conversation: Conversation,
-        turns: Turns,
-        rendered: Rendered,
-        found: ChatTargets,
-        wanted: Sequence[int] = (),
-    ) -> None:
+    def _note_losses(self, reading: _Reading) -> None:
         """Note what the template leaves out of a conversation, or changes."""
-        note, place = self._findings.note, conversation.place
-        if self._template.ignores_tools(turns, conversation.tools, rendered):
-            note(TOOLS_LEFT_OUT, place)
-        note(CALLS_LEFT_OUT, place, count=len(_without(found, "call")))
-        self._note_text(turns, rendered, found, place)
-        self._note_keys(
-            turns, self._template.unread_keys(turns, conversation.tools, rendered), place
-        )
-        without = _without(found, "reasoning")
-        last = {n for n in without if n in wanted and _is_last_answer(turns, n)}
+        conversation, note = reading.conversation, self._findings.note
+        turns, place = conversation.turns, conversation.place
+        arguments = (turns, conversation.tools, reading.rendered)
+        note(TOOLS_LEFT_OUT, place, count=self._template.ignores_tools(*arguments))
+        note(CALLS_LEFT_OUT, place, count=len(reading.without("call")))
+        self._note_text(reading)
+        self._note_keys(turns, self._template.unread_keys(*arguments), place)
+        without = reading.without("reasoning")
+        last = {n for n in without if n in reading.wanted and _is_last_answer(turns, n)}
         note(LAST_REASONING_LEFT_OUT, place, count=len(last))
         note(REASONING_LEFT_OUT, place, count=len(without - last))
-        gone = sorted(_without(found, "content") - set(found.lost))
+        gone = sorted(reading.without("content") - set(reading.found.lost))
         note(MESSAGES_LEFT_OUT, place, _roles("role", [turns[n] for n in gone]), count=len(gone))
 
-    def _note_text(self, turns: Turns, rendered: Rendered, found: ChatTargets, place: str) -> None:
-        changed = found.changed - set(found.lost)
-        roles = _roles("role", [turns[n] for n in sorted(changed)])
+    def _note_text(self, reading: _Reading) -> None:
+        turns, found = reading.conversation.turns, reading.found
+        place, text = reading.conversation.place, reading.rendered.text
+        changed = sorted(found.changed - set(found.lost))
+        roles = _roles("role", [turns[n] for n in changed])
         self._findings.note(CHANGED_TEXT, place, roles, count=len(changed))
-        trimmed = [
-            n
-            for n, turn in enumerate(turns)
-            if n not in found.changed | found.left_out.keys() and _is_trimmed(turn, rendered.text)
-        ]
-        self._findings.note(TRIMMED_TEXT, place, count=len(trimmed))
+        known = found.changed | found.left_out.keys()
+        trimmed = sum(n not in known and _is_trimmed(turn, text) for n, turn in enumerate(turns))
+        self._findings.note(TRIMMED_TEXT, place, count=trimmed)
 
     def _note_keys(self, turns: Turns, unread: Sequence[str], place: str) -> None:
         """Note the messages with keys that are not read, once each, by what the keys may hold."""
@@ -215,11 +216,6 @@ class ConversationReader:
         for reason, keys in ((IGNORED_KEYS, ignored), (UNREAD_MESSAGE_KEYS, rest)):
             count = sum(not set(keys).isdisjoint(further_keys(turn)) for turn in turns)
             self._findings.note(reason, place, ", ".join(keys), count=count)
-
-
-def _without(found: ChatTargets, kind: Kind) -> set[int]:
-    """Return the messages of which the template leaves out strings of a kind."""
-    return {number for number, kinds in found.left_out.items() if kind in kinds}
 
 
 def _is_trimmed(turn: Message, text: str) -> bool:

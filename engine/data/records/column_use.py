@@ -10,7 +10,7 @@ from ...config.data_reasons.reason import Reason
 from ...config.data_reasons.rows import IGNORED_COLUMNS, MEDIA_COLUMNS, UNUSED_COLUMNS
 from ...config.tasks import Format
 from ..findings import Findings
-from .formats import Record, to_record
+from .formats import Record, TextRecord, to_record
 from .messages import MessageRules, is_media
 from .turns import ANSWERS
 
@@ -84,6 +84,8 @@ class ColumnUse:
         self._first: dict[str, str] = {}
         """Place of the first row of each column that has a value."""
         self._meaningful: set[str] = set(MEANINGFUL)
+        self._learned: dict[str, bool] = {}
+        """Whether the text of a column that is not read was a part of every text record."""
         self._describing: dict[str, bool] = {}
         """Whether all values of an unread column only describe their records."""
 
@@ -113,6 +115,8 @@ class ColumnUse:
         row = WatchedRow(values)
         record = to_record(row, form, identity, place, rules)
         self._used |= row.used
+        if isinstance(record, TextRecord):
+            self._compare(record, {k: v for k, v in values.items() if k not in row.used})
         self._meaningful |= MEANINGFUL_BESIDE.get(form, frozenset())
         with_value = [name for name, value in values.items() if value not in (None, "", [], {})]
         for name in (*with_value, *(f"{name} (of the file)" for name in replaced)):
@@ -124,6 +128,12 @@ class ColumnUse:
                 self._describing[name] = self._describing.get(name, True) and only
         return record, unread
 
+    def _compare(self, record: TextRecord, unread: Mapping[str, Any]) -> None:
+        """Remember which columns that are not read hold nothing that the text does not have."""
+        for name, value in unread.items():
+            if isinstance(value, str) and value.strip():
+                self._learned[name] = self._learned.get(name, True) and value.strip() in record.text
+
     def add_meaningful(self, names: Iterable[str]) -> None:
         """Add columns that change what should be learned; they are reported if they are unused."""
         self._meaningful.update(name.lower() for name in names)
@@ -132,6 +142,8 @@ class ColumnUse:
         """Return the reason under which an unused column is counted."""
         if is_media(name):
             return MEDIA_COLUMNS
+        if self._learned.get(name):
+            return UNUSED_COLUMNS
         meaningful = name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
         meaningful = meaningful and not self._describing.get(name, False)
         return IGNORED_COLUMNS if meaningful else UNUSED_COLUMNS

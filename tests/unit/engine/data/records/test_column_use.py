@@ -9,6 +9,7 @@ from fttui.engine.config.tasks import Format
 from fttui.engine.data.findings import Findings
 from fttui.engine.data.records.column_use import ColumnUse
 from fttui.engine.data.records.formats import TextRecord
+from tests.unit.engine.data.records.test_reader import Reading
 
 TURNS = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
 
@@ -74,3 +75,20 @@ def test_switches_and_descriptions_need_no_consent(
         use.convert({"messages": TURNS, column: value}, "messages", f"d:{number}", f"d:{number}")
     use.note(findings)
     assert [one.reason for one in findings] == [IGNORED_COLUMNS if asks else UNUSED_COLUMNS]
+
+
+@pytest.mark.parametrize(
+    ("texts", "needs"),
+    [
+        (["### Instruction: a ### Response: yes", "### Instruction: b ### Response: no"], False),
+        (["### Instruction: a ### Response: yes", "### Instruction: b"], True),
+    ],
+)
+def test_an_answer_beside_a_text_needs_no_consent_if_every_text_contains_it(
+    texts: list[str], needs: bool
+) -> None:
+    answers = ["yes", "no"]
+    rows = [{"text": text, "output": one} for text, one in zip(texts, answers, strict=True)]
+    read = Reading("sft", rows)
+    (found,) = [one for one in read.findings if "output" in one.detail]
+    assert found.needs_consent(()) is needs
