@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ...config.data_reasons.reason import Reason
@@ -142,8 +142,6 @@ class ColumnUse:
         """Return the reason under which an unused column is counted."""
         if is_media(name):
             return MEDIA_COLUMNS
-        if self._learned.get(name):
-            return UNUSED_COLUMNS
         meaningful = name.lower() in self._meaningful or _OF_TOOLS.search(name) is not None
         meaningful = meaningful and not self._describing.get(name, False)
         return IGNORED_COLUMNS if meaningful else UNUSED_COLUMNS
@@ -160,4 +158,14 @@ class ColumnUse:
         for name in self.unused:
             by_reason.setdefault(self._reason(name), []).append(name)
         for reason, names in by_reason.items():
-            findings.note(reason, self._first[names[0]], ", ".join(names), len(names))
+            detail = ", ".join(names) + self._other_reading(names)
+            findings.note(reason, self._first[names[0]], detail, len(names))
+
+    def _other_reading(self, names: Sequence[str]) -> str:
+        """Return how to read an answer that every text contains, such as in Alpaca's own file."""
+        if not any(self._learned.get(name) for name in names if name in ANSWERS):
+            return ""
+        return (
+            " (part of text, which is learned as a whole; data.columns: {text: null} reads the "
+            "other columns, and learns the answer alone)"
+        )

@@ -78,17 +78,21 @@ def test_switches_and_descriptions_need_no_consent(
 
 
 @pytest.mark.parametrize(
-    ("texts", "needs"),
+    ("texts", "says"),
     [
-        (["### Instruction: a ### Response: yes", "### Instruction: b ### Response: no"], False),
-        (["### Instruction: a ### Response: yes", "### Instruction: b"], True),
+        (["### Instruction: a ### Response: yes", "### Instruction: b ### Response: no"], True),
+        (["### Instruction: a ### Response: yes", "### Instruction: b"], False),
     ],
 )
-def test_an_answer_beside_a_text_needs_no_consent_if_every_text_contains_it(
-    texts: list[str], needs: bool
+def test_an_answer_that_every_text_contains_comes_with_the_other_way_to_read_it(
+    texts: list[str], says: bool
 ) -> None:
-    answers = ["yes", "no"]
-    rows = [{"text": text, "output": one} for text, one in zip(texts, answers, strict=True)]
-    read = Reading("sft", rows)
-    (found,) = [one for one in read.findings if "output" in one.detail]
-    assert found.needs_consent(()) is needs
+    rows = [
+        {"text": text, "instruction": ask, "output": tell}
+        for text, ask, tell in zip(texts, ["a", "b"], ["yes", "no"], strict=True)
+    ]
+    (found,) = [one for one in Reading("sft", rows).findings if "output" in one.detail]
+    assert found.needs_consent(())
+    assert ("{text: null}" in found.detail) is says
+    other = Reading("sft", rows, columns={"text": None})
+    assert [type(one).__name__ for one in other.records] == ["MessagesRecord"] * 2
