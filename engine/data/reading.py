@@ -11,12 +11,12 @@ from typing import Literal, TypeVar
 import msgspec
 
 from ..config.data_reasons import REPEATED_IDS
-from ..config.data_reasons.rows import NAN_LABEL
+from ..config.data_reasons.rows import MIXED_SOURCES, NAN_LABEL
 from ..config.schema import STDLIB_PAIRS, Column, DataSource, RunConfig
 from ..config.tasks import Format
 from .batches.mixing import epoch_order
 from .findings import Findings
-from .records.formats import Record, place_of
+from .records.formats import CompletionRecord, Record, is_conversation, place_of
 from .records.reader import SAMPLE_ROWS, FormatDecision, RecordReader
 from .sources import SourceRecord, read_rows
 from .stdlib_pairs import stdlib_pairs
@@ -106,7 +106,17 @@ def read_records(config: RunConfig, progress: Progress) -> SourceRecords:
         held, form = _evaluation_records(config, data.eval, findings, progress)
         summaries.append(SourceSummary(data.eval, "eval", form, len(held)))
     _note_repeated_ids(parts, findings)
+    _note_mixed_sources(parts, findings)
     return SourceRecords(parts, evenly_spaced(held, data.eval_limit), summaries, findings)
+
+
+def _note_mixed_sources(parts: Sequence[Sequence[Record]], findings: Findings) -> None:
+    """Count prompts and completions of plain text beside sources of conversations."""
+    first = [part[0] for part in parts if part]
+    plain = [one for one in first if isinstance(one, CompletionRecord) and not is_conversation(one)]
+    if plain and any(map(is_conversation, first)):
+        count = sum(len(part) for part in parts if part and part[0] in plain)
+        findings.note(MIXED_SOURCES, place_of(plain[0]), count=count)
 
 
 def _note_repeated_ids(parts: Sequence[Sequence[Record]], findings: Findings) -> None:

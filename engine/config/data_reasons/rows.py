@@ -247,6 +247,12 @@ MIXED_TEXTS = Reason(
     "write all records of a source in one of the two ways",
     limit=0.0,
 )
+MIXED_SOURCES = Reason(
+    "mixed-sources",
+    "records",
+    "are joined as plain text, while other sources are conversations that the chat template writes",
+    "write prompt and completion as lists of messages to use the chat template for them",
+)
 OWN_NEGATIVES = Reason(
     "own-negatives",
     "records",

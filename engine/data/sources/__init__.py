@@ -297,7 +297,9 @@ def _require_data(file: DataFile) -> None:
     if file.suffix == ".parquet":
         raise DataError(f"{file.path}: not readable as Parquet; write the file again")
     if file.suffix in (".yaml", ".yml", ".toml"):
-        raise file.refuse("YAML or TOML; convert it to JSON lines")
+        raise file.refuse(
+            "YAML or TOML; convert it to JSON lines, or check a configuration with fttui check"
+        )
     if file.suffix in (*_TABLES, *_JSON) and (what := describe_markup(file.head)):
         raise file.refuse(what)
 

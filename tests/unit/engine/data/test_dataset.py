@@ -14,6 +14,7 @@ from fttui.engine.config.data_reasons import (
     REJECTED_RECORDS,
     SAME_COMPLETIONS,
 )
+from fttui.engine.config.data_reasons.rows import MIXED_SOURCES
 from fttui.engine.config.schema import RunConfig
 from fttui.engine.data import stdlib_pairs
 from fttui.engine.data.dataset import (
@@ -344,3 +345,15 @@ def test_records_that_the_template_rejects_are_counted_unless_they_are_most(rows
     assert few.findings.count(REJECTED_RECORDS) == 1
     with pytest.raises(DataError, match=r"d\.jsonl:1: .*not this.*; 3 of 4 records are rejected"):
         load({"train": rows(map(talk, ["no", "no", "a", "no"])), **own})
+
+
+def test_plain_completions_beside_a_source_of_conversations_are_counted(rows, load):
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    chats = rows([{"messages": turns, "n": 1}, {"messages": turns, "n": 2}], "chats.jsonl")
+    plain = rows([{"prompt": letter, "completion": letter} for letter in "cde"], "plain.jsonl")
+    texts = rows([{"text": "some text"}], "texts.jsonl")
+    accept = {"eval_fraction": 0.0, "accept": ["all"]}
+    mixed = load({"train": [{"path": one} for one in (chats, plain, texts)], **accept})
+    assert mixed.findings.count(MIXED_SOURCES) == 3
+    alike = load({"train": [{"path": one} for one in (plain, texts)], **accept})
+    assert alike.findings.count(MIXED_SOURCES) == 0
