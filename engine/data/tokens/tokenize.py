@@ -439,8 +439,8 @@ def _pairs(pairs: list[PairRecord], reading: _Reading) -> Iterator[Example]:
 
 
 def _note_surplus(pair: PairRecord, options: TokenizeOptions, findings: Findings) -> None:
-    """Count a pair with more negatives than are used."""
-    surplus = len(pair.negatives) > options.hard_negatives and not options.scored
+    """Count a pair with more negatives than are used, unless the configuration uses none."""
+    surplus = len(pair.negatives) > options.hard_negatives > 0
     detail = f"{len(pair.negatives)} negatives, of which {options.hard_negatives} are used"
     findings.note(SURPLUS_NEGATIVES, place_of(pair), detail, surplus)
 

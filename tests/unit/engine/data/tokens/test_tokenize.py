@@ -344,5 +344,5 @@ def test_negatives_beyond_those_used_are_counted(tokenizer):
     result = tokenize(pairs, tokenizer, hard_negatives=1)
     (found,) = [one for one in result.findings if one.reason is SURPLUS_NEGATIVES]
     assert (found.count, found.detail) == (1, "3 negatives, of which 1 are used")
-    scored = tokenize(pairs, tokenizer, hard_negatives=0, scored=True)
-    assert scored.findings.count(SURPLUS_NEGATIVES) == 0
+    without = tokenize(pairs, tokenizer, hard_negatives=0)
+    assert without.findings.count(SURPLUS_NEGATIVES) == 0
